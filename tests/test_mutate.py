@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,8 +129,33 @@ def test_of_tests_that_kill_the_same_the_fastest_is_kept():
     assert redundancy.cover(kills, {"tests/t.py::slow": 1.0, "tests/t.py::fast": 0.1}) == ["tests/t.py::fast"]
 
 
+#: As the command does it, in a process that has nothing but the tests of a tree of its own.
+SEARCH = """
+import json
+import sys
+from pathlib import Path
+
+from tests.mutation import mutants, redundancy, running
+
+tree, source = Path(sys.argv[1]), Path(sys.argv[1], "clip.py").read_text()
+by_change = {one.applied(source): one for one in mutants.mutants_of("clip.py", source)}
+changes = (("return LIMIT", "return None"), ("value + 1", "value + 2"), ("LIMIT = 3", "LIMIT = 4"))
+work = [("clip.py", by_change[source.replace(old, new)]) for old, new in changes]
+redundancy.copy_of_tree = lambda place: tree
+redundancy._LEAST_S = 600.0
+results = running.Results(tree / "results.jsonl")
+redundancy.search(work, results, ["tests/test_clip.py"], running.QUICK, 3.0)
+found = [results.by_name[mutant.name] for _, mutant in work]
+print(json.dumps([[one.outcome, one.killers] for one in found]))
+print(redundancy._outcome(tree, work[0][1], ["tests/test_clip.py"], running.QUICK, 0.0).outcome)
+assert (tree / "clip.py").read_text() == source
+(tree / "clip.py").write_text("no python")
+redundancy.search(work, results, ["tests/test_clip.py"], running.QUICK, 3.0)
+"""
+
+
 @pytest.mark.slow
-def test_each_mutant_is_run_against_every_test_until_its_time_is_up(tmp_path, monkeypatch, capsys):
+def test_each_mutant_is_run_against_every_test_until_its_time_is_up(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "clip.py").write_text(SOURCE)
     (tmp_path / "tests" / "test_clip.py").write_text(
@@ -135,28 +164,20 @@ def test_each_mutant_is_run_against_every_test_until_its_time_is_up(tmp_path, mo
         "def test_other():\n    assert clip(2) == 3\n\n"
         "def test_limit():\n    assert clip(9) == 3\n"
     )
-    by_change = {one.applied(SOURCE): one for one in mutants.mutants_of("clip.py", SOURCE)}
-    work = [
-        ("clip.py", by_change[SOURCE.replace(old, new)])
-        for old, new in (("return LIMIT", "return None"), ("value + 1", "value + 2"), ("LIMIT = 3", "LIMIT = 4"))
-    ]
-    monkeypatch.setattr(redundancy, "copy_of_tree", lambda place: tmp_path)
-    monkeypatch.setattr(redundancy, "_LEAST_S", 600.0)
-    results = running.Results(tmp_path / "results.jsonl")
-    redundancy.search(work, results, ["tests/test_clip.py"], running.QUICK, 3.0)
-    found = [results.by_name[mutant.name] for _, mutant in work]
+    environment = {**os.environ, "PYTHONPATH": str(mutants.ROOT)}
+    command = [sys.executable, "-c", SEARCH, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    *told, killers, late = done.stdout.splitlines()
     test = "tests/test_clip.py::test_{}".format
-    assert [(one.outcome, one.killers) for one in found] == [
-        ("killed", [test("limit")]),
-        ("killed", [test("one"), test("other")]),
-        ("killed", [test("limit")]),
+    assert json.loads(killers) == [
+        ["killed", [test("limit")]],
+        ["killed", [test("one"), test("other")]],
+        ["killed", [test("limit")]],
     ]
-    assert redundancy._outcome(tmp_path, work[0][1], ["tests/test_clip.py"], running.QUICK, 0.0).outcome == "timed out"
-    assert (tmp_path / "clip.py").read_text() == SOURCE
-    assert "3 mutants, 3 with known killers; 2 of 3 tests kill those" in capsys.readouterr().out
-    (tmp_path / "clip.py").write_text("no python")
-    with pytest.raises(SystemExit, match=r"test_clip\.py: fails with nothing changed"):
-        redundancy.search(work, results, ["tests/test_clip.py"], running.QUICK, 3.0)
+    assert late == "timed out"
+    assert "3 mutants, 3 with known killers; 2 of 3 tests kill those" in told
+    assert done.returncode == 1
+    assert "tests/test_clip.py: fails with nothing changed" in done.stderr
 
 
 def test_a_package_and_a_module_have_the_tests_of_their_own_path():

@@ -45,7 +45,7 @@ def row_numbers(index: object, rows: int) -> torch.Tensor:
     """``index`` as int64 row numbers, negative ones and masks resolved.
 
     Args:
-        index: A list, tuple, range, NumPy array or tensor; one-dimensional; integers or booleans (one for each row).
+        index: A list, range, NumPy array or tensor; one-dimensional; integers or booleans (one for each row).
         rows: The number of rows, B.
 
     Returns:
