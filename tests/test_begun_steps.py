@@ -53,7 +53,7 @@ def test_d_a_step_left_by_an_exception_ends_where_the_next_begins(directory):
     assert steps == [(0, 1), (1, 1)]
     assert scalars == [0, 1]
     assert [one[:2] for one in incidents] == [("step", "session.begin_step")]
-    assert "step 0 was begun and not ended: it ends as step 1 was begun" in incidents[0][2]
+    assert "step 0 was begun and not ended: it ends now, as step 1 was begun" in incidents[0][2]
 
 
 def test_d_a_step_that_nobody_ends_ends_with_the_session(directory):
@@ -62,7 +62,7 @@ def test_d_a_step_that_nobody_ends_ends_with_the_session(directory):
     assert hooks.current_scope().step is None
     steps, scalars, incidents = steps_of(directory)
     assert (steps, scalars) == ([(7, 1)], [7])
-    assert "it ends as the session was closed" in incidents[0][2]
+    assert "it ends now, as the session was closed" in incidents[0][2]
 
 
 def test_d_an_end_without_a_beginning_is_an_incident_and_no_exception(directory):
@@ -103,9 +103,9 @@ def test_d_a_wrong_step_is_refused_and_leaves_the_open_one(directory, step):
 @pytest.mark.parametrize("url", ["s3://bucket/run", "hdfs://host/run", "file://localhost/run"])
 def test_d_a_url_as_a_run_directory_is_refused_and_makes_nothing(tmp_path, monkeypatch, option, url):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=rf"{option}: got '{url}', expected a directory of this machine"):
+    with pytest.raises(InputError, match=rf"{option}: got '{url}', expected a local directory"):
         start("p", "e", **{option: url})
     monkeypatch.setenv("PROBE_RUN_DIR", url)
-    with pytest.raises(InputError, match="expected a directory of this machine"):
+    with pytest.raises(InputError, match="expected a local directory"):
         start("p", "e")
     assert list(tmp_path.iterdir()) == []

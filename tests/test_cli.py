@@ -124,7 +124,7 @@ def test_a_directory_that_holds_a_run_is_left_alone(
 ) -> None:
     (tmp_path / "run.json").write_text("{}")
     assert main([*QUICK, "--run-dir", str(tmp_path)]) == 2
-    assert f"there is a run in {str(tmp_path)!r} already" in capsys.readouterr().err
+    assert f"{str(tmp_path)!r} already holds a run" in capsys.readouterr().err
     monkeypatch.setenv("PROBE_RUN_DIR", str(tmp_path))
     assert main(QUICK) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

@@ -104,7 +104,7 @@ def test_the_tokenizer_object_is_the_same_tokenizer(text: str) -> None:
 
 
 def test_a_character_outside_the_alphabet_is_named() -> None:
-    with pytest.raises(InputError, match=r"text: got '1-2' with '-'"):
+    with pytest.raises(InputError, match=r"text: got '1-2' with the character '-'"):
         encode("1-2")
 
 

@@ -127,7 +127,7 @@ def test_d_a_partition_that_other_code_tells_of_has_padding_and_keeps_its_source
         ({"lengths": 3}, InputTypeError, "lengths: got int"),
         ({"lengths": torch.zeros(2, device="meta")}, InputTypeError, "lengths: got a tensor on meta"),
         ({"lengths": [1], "cap": 0}, InputError, "cap: got 0"),
-        ({"lengths": [1], "indices": [0, 1]}, InputError, "indices: got 2, expected 1"),
+        ({"lengths": [1], "indices": [0, 1]}, InputError, "indices: got 2 of them, expected 1"),
     ],
 )
 def test_d_what_can_t_be_is_refused_whether_anybody_listens_or_not(options, error, says, tmp_path):
