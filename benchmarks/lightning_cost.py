@@ -1,6 +1,6 @@
 """What observing Lightning's Trainer costs a step: what the run says of it, and on against off, as in ``trl_cost``.
 
-In TRL's environment: ``make .venv-trl/.made; .venv-trl/bin/python -m benchmarks lightning_cost``.
+In TRL's environment: ``make .venv-frameworks/.made; .venv-frameworks/bin/python -m benchmarks lightning_cost``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What observing TRL's SFT trainer and Transformers' Trainer costs a step: what the run says of it, and on against off.
 
-In TRL's own environment: ``make .venv-trl/.made; .venv-trl/bin/python -m benchmarks trl_cost``. A training of each
-kind takes its turn with probe and without; the model is as large as the step is to be long. Where there is a GPU,
-a larger model trains on it as well.
+In TRL's own environment: ``make .venv-frameworks/.made; .venv-frameworks/bin/python -m benchmarks trl_cost``. A
+training of each kind takes its turn with probe and without; the model is as large as the step is to be long. Where
+there is a GPU, a larger model trains on it as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Takes the pictures of frameworks' pages that need no JupyterLab: ``python docs/make_framework_pictures.py [NAME…]``.
 
-A small training runs in the environment of its framework (``make .venv-trl/.made``, ``make .venv-verl/.made``), and the
-live panel is opened on what was recorded. ``probe_run`` is TRL's SFT trainer under ``probe run -- torchrun``, two
-processes; ``torchtitan`` a loop of our own within torchtitan's spans, since torchtitan itself doesn't train on a CPU;
+A small training runs in the environment of its framework (``make .venv-frameworks/.made``, ``make
+.venv-verl/.made``), and the live panel is opened on what was recorded. ``probe_run`` is TRL's SFT trainer under
+``probe run -- torchrun``, two processes; ``torchtitan`` a loop of our own within torchtitan's spans, since torchtitan
+itself doesn't train on a CPU;
 ``engines`` a loop of our own with a process beside it that has vLLM's names, since vLLM needs a GPU.
 Needs Chromium and playwright.
 """
@@ -165,7 +166,7 @@ class Shot(NamedTuple):
 
 TORCHRUN: Final = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SHOTS: Final = {
-    "probe_run": Shot(".venv-trl", SFT, TORCHRUN),
+    "probe_run": Shot(".venv-frameworks", SFT, TORCHRUN),
     "torchtitan": Shot(".venv-verl", SPANS, (), "others"),
     "engines": Shot(".venv", ENGINE, view="memory"),
 }

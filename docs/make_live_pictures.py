@@ -1,9 +1,9 @@
 """Takes the pictures of trainings that run at that moment: ``python docs/make_live_pictures.py``.
 
 verl's GRPO trainer, one of TRL's, or Lightning's, runs in its own environment (``make .venv-verl/.made``, ``make
-.venv-trl/.made``) with a run directory in its environment and nothing else. A notebook in another process opens that
-directory, in a real JupyterLab; its panel is kept as images/verl_live.png, trl_live.png and lightning_live.png. Names
-as arguments take these alone.
+.venv-frameworks/.made``) with a run directory in its environment and nothing else. A notebook in another process opens
+that directory, in a real JupyterLab; its panel is kept as images/verl_live.png, trl_live.png and lightning_live.png.
+Names as arguments take these alone.
 Needs Chromium and playwright.
 """
 
@@ -108,8 +108,8 @@ class Training(NamedTuple):
 
 TRAININGS: Final = {
     "verl": Training(".venv-verl", VERL, 6),
-    "trl": Training(".venv-trl", TRL, 150),
-    "lightning": Training(".venv-trl", LIGHTNING, 12),
+    "trl": Training(".venv-frameworks", TRL, 150),
+    "lightning": Training(".venv-frameworks", LIGHTNING, 12),
 }
 
 PANEL: Final = ".probe-panel"

@@ -95,7 +95,7 @@ def test_g_a_phase_has_its_colour_in_each_chart_and_run(page: Any, theme: Any) -
 
 def test_g_names_stand_at_the_last_values_and_below_640_in_a_legend(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([1.0, 2.0]))
-    names = ["generate 1 s", "update_actor 1 s", "together 2 s"]  # so that a reader can check the sum
+    names = ["generate 1 s", "update_actor 1 s", "total 2 s"]  # so that a reader can check the sum
     annotations(drawn, lambda texts: [" ".join(text.split()) for text in texts] == names)
     expect(drawn.locator(".legend")).to_have_count(0)
     resized(page, 420, 900)
