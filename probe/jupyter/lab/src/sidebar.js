@@ -100,7 +100,7 @@ export class Sidebar extends Widget {
 
 /** @param {{error: string, known: boolean, cut: boolean, missing: string[], all: number, shown: number}} of */
 function noted({ error, known, cut, missing, all, shown }) {
-  if (error) return `The list can't be had: ${error}. It is asked for again by itself${all ? "; what stands here is what was known last" : ""}.`;
+  if (error) return `The list of runs can't be loaded: ${error}. probe tries again by itself${all ? "; the list shows the last known state" : ""}.`;
   if (!known) return "Looking for runs …";
   const gone = missing.map((one) => `There is no directory ${one} on the server: make it, or correct it in Settings → probe.`);
   return [...gone, stated(cut, all, shown)].filter(Boolean).join(" ");

@@ -44,7 +44,7 @@ export function standing({ state, since_s: since, error }, now) {
 export function verdict({ verdict: found, error, state }) {
   if (error !== null) return `${error.replace(/^run '[^']*': /, "")}. Put the file back from a copy, or delete the directory.`;
   if (!found) return "Not looked at yet";
-  if (found.failed !== null) return `What is wrong here can't be looked for: ${found.failed}. Open the run: its numbers may be there all the same.`;
+  if (found.failed !== null) return `The findings of this run can't be worked out: ${found.failed}. Open the run: its numbers may still be there.`;
   if (state === "unknown") return "Its training has recorded nothing here: start it, or delete the directory.";
   const said = found.worst?.sentence.replace(UNIT, "\u00a0") ?? (found.whole ? "Nothing was found." : "Nothing was found, but not everything could be looked for.");
   return found.damaged ? `${said} ${many(found.damaged, "damaged file")} left out: open the run to see what helps.` : said;
