@@ -2,8 +2,9 @@
 
 The alternatives read the same files: pyarrow and pandas load the one table that the query is about and group it; DuckDB
 is asked the same query over the same list of files. Neither makes an overview. Every process tells its largest memory.
-Then ``probe tail --once`` and the report, with no answer kept and as ``probe compact`` leaves the run, and how fast
-compaction is, from parts and from JSONL files. A full one does the same at 100,000,000 rows.
+Then what ``probe tail`` shows first, ``probe tail --once`` and the report: with no answer kept, as the end of the last
+session leaves the run, and as ``probe compact`` does; and how fast compaction is, from parts and from JSONL files. A
+full one does the same at 100,000,000 rows.
 
 python -m benchmarks.large_run
 """
@@ -24,9 +25,11 @@ from unittest import mock
 
 from benchmarks.large_run_data import write_large_run
 from benchmarks.measure import Size, row
+from probe.records import Process
 from probe.runs import answers, liveness
 from probe.runs.compaction import Compaction, compact
-from probe.runs.layout import Segment, create_run
+from probe.runs.layout import Segment, create_run, place_of_rank
+from probe.runs.now_file import NowFile
 
 RANKS: Final = 1024
 QUERY: Final = (
@@ -75,7 +78,20 @@ from probe.views.report.report import report_html
 with Run(directory) as run:
     report_html(run)
 """
-WORK_OUT: Final = "import sys; from probe.cli import main; main(['compact', sys.argv[1]])"
+GLANCE: Final = """
+import io
+from rich.console import Console
+from probe.cli import tail
+from probe.live.opening import is_large
+from probe.views.terminal.following import Following
+from probe.views.terminal.glance import glance
+from probe.views.terminal.verdict import Verdict
+following, verdict = Following(directory), Verdict(directory, None)
+if is_large(following.feed.files):
+    Console(file=io.StringIO(), width=120).print(glance(following))
+"""
+#: What works out answers, and the module that runs it.
+KEEPERS: Final = {"the session's end": ["probe.cli.first_look"], "probe compact": ["probe", "compact"]}
 #: What people look at: its name, what it does, and the goal.
 VIEWS: Final = {"tail --once": (TAIL, "0.5 s"), "report": (REPORT, "3 s, 700 MiB")}
 CHILD: Final = """
@@ -103,12 +119,18 @@ def _large(directory: Path, wanted: int, size: Size) -> list[dict[str, Any]]:
     ranks, repeats = size.pick((2, 1), (RANKS, REPEATS))
     count = f"{write_large_run(directory, ranks, wanted) / 1e6:.3g} M rows"
     found = _looks(directory, wanted, f"{count} as written by {ranks} ranks", repeats)
+    again = size.pick(["tail --once"], list(VIEWS))
+    if wanted <= SMALLER:
+        found.extend(_first_pictures(directory, f"{count} as written", ranks, repeats))
+        found.extend(_kept(directory, f"{count} as written", repeats, again, "the session's end"))
+        shutil.rmtree(directory / answers.FOLDER, ignore_errors=True)
     done = compact(directory)
     found.append(_speed(f"compact {count}, parts to parts", done))
     if size is not Size.SMALL:  # the same again takes as long
         found.extend(_looks(directory, wanted, f"{count}, compacted", repeats))
     if wanted <= SMALLER:
-        found.extend(_views(directory, f"{count}, compacted", repeats, size.pick(["tail --once"], list(VIEWS))))
+        found.extend(_views(directory, f"{count}, compacted"))
+        found.extend(_kept(directory, f"{count}, compacted", repeats, again, "probe compact"))
     shutil.rmtree(directory)
     return found
 
@@ -126,27 +148,48 @@ def _looks(directory: Path, wanted: int, about: str, repeats: int) -> list[dict[
     ]
 
 
-def _views(directory: Path, about: str, repeats: int, again: Iterable[str]) -> list[dict[str, Any]]:
-    """What people look at: with no answer kept, and as ``probe compact`` leaves a run. The alternative is pandas."""
-    shutil.rmtree(directory / answers.FOLDER, ignore_errors=True)
+def _first_pictures(directory: Path, about: str, ranks: int, repeats: int) -> list[dict[str, Any]]:
+    """What is there while the rows are still being read, of a run whose processes say where they are."""
+    pages = [NowFile(directory / Segment.of_rank(rank).now_name, _process(rank)) for rank in range(ranks)]
+    took, mib = _child(directory, GLANCE, repeats)
     pandas = _child(directory, PANDAS, 1)
-    cold = {name: _child(directory, work, 1, keeps=False) for name, (work, _) in VIEWS.items()}
+    for page in pages:
+        page.close()
+        page.path.unlink()
+    note = f"ours {mib:.0f} MiB: state, step and place of each process; the numbers follow"
+    return [row(f"{about}: probe tail, first picture / pandas", took, pandas[0], "0.5 s", note)]
+
+
+def _process(rank: int) -> Process:
+    return Process(process=place_of_rank(rank), rank=rank, attempt=1, pid=os.getpid(), host="another")
+
+
+def _views(directory: Path, about: str) -> list[dict[str, Any]]:
+    """What people look at, with no answer kept. The alternative is pandas, which loads one table and groups it."""
+    pandas = _child(directory, PANDAS, 1)
+    took = {name: _child(directory, work, 1, keeps=False) for name, (work, _) in VIEWS.items()}
+    return [
+        row(f"{about}: {name}, nothing cached / pandas", seconds, pandas[0], VIEWS[name][1], f"ours {mib:.0f} MiB")
+        for name, (seconds, mib) in took.items()
+    ]
+
+
+def _kept(directory: Path, about: str, repeats: int, views: Iterable[str], keeper: str) -> list[dict[str, Any]]:
+    """What people look at, when somebody has had the answers worked out."""
+    pandas = _child(directory, PANDAS, 1)
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", WORK_OUT, str(directory)], check=True, capture_output=True)
-    worked_out = f"`probe compact` computed it in {time.perf_counter() - begin:.0f} s"
-    warm = {name: _child(directory, VIEWS[name][0], repeats) for name in again}
-    hows = (("nothing cached", cold, ""), ("first time after probe compact", warm, f"; {worked_out}"))
+    subprocess.run([sys.executable, "-m", *KEEPERS[keeper], str(directory)], check=True, capture_output=True)
+    worked_out = f"computed in {time.perf_counter() - begin:.0f} s"
+    took = {name: _child(directory, VIEWS[name][0], repeats) for name in views}
     return [
         row(
-            f"{about}: {name}, {how} / pandas",
+            f"{about}: {name}, first time after {keeper} / pandas",
             took[name][0],
             pandas[0],
-            goal,
-            f"ours {took[name][1]:.0f} MiB{told}",
+            VIEWS[name][1],
+            f"ours {took[name][1]:.0f} MiB; {worked_out}",
         )
-        for name, (_, goal) in VIEWS.items()
-        for how, took, told in hows
-        if name in took
+        for name in took
     ]
 
 

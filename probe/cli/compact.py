@@ -57,11 +57,9 @@ def _work_out(place: str, size_bytes: int) -> None:
 
     if size_bytes < answers.LEAST_BYTES:
         return
-    from probe.cli import tail
-    from probe.views.first_look import work_out
+    from probe.cli.first_look import work_out
 
     try:
         work_out(place)
-        tail.once(place)
     except ProbeError as error:  # it is compacted all the same
         remark("compact", f"the answers that views ask first couldn't be worked out: {error}")

@@ -103,14 +103,16 @@ def _picture(location: str, arguments: argparse.Namespace) -> bool:
     from rich.console import Console
     from rich.live import Live
 
+    from probe.live.opening import is_large
     from probe.views.terminal.following import Following
+    from probe.views.terminal.glance import glance
     from probe.views.terminal.verdict import Verdict
     from probe.views.terminal.view import view
 
     console, run = Console(), Following(location, attempt=arguments.attempt)
     verdict = Verdict(location, arguments.attempt)
-    _look_once(run)
     if arguments.once:
+        _look_once(run)
         verdict.look()
         console.print(view(run, verdict=verdict))
         return False
@@ -121,6 +123,9 @@ def _picture(location: str, arguments: argparse.Namespace) -> bool:
 
     try:
         with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+            if is_large(run.feed.files):
+                live.update(glance(run), refresh=True)
+            _look_once(run)
             _follow(run, arguments, show)
         verdict.finish()
     finally:

@@ -19,9 +19,10 @@ from probe.hooks import emit, point, scope
 from probe.own_cost import Budget
 from probe.publishing.alarms import Alarm, Alarms
 from probe.publishing.publisher import Publisher
+from probe.publishing.working_out import have_worked_out
 from probe.recorders.recorder import Recorder
 from probe.records import Process, who
-from probe.runs.attempts import Joined
+from probe.runs.attempts import Joined, is_first
 from probe.runs.ending import end
 from probe.runs.layout import complete_run
 from probe.runs.processes import part_in_ray
@@ -295,8 +296,14 @@ class Session:
         recording.writer.close(failed=recording.failing.fatal, exit_code=exit_code)
         if part_in_ray() == "driver" and not self.forked:
             recording.isolated("end", partial(end, self.directory, self.process.attempt))
+        if not self.forked and self._is_the_first():
+            recording.isolated("answers", partial(have_worked_out, self.directory))
         if sending.upload is not None:  # what is left: all of it is in files now
             recording.isolated("upload", sending.upload.finish)
+
+    def _is_the_first(self) -> bool:
+        """Whether this process does what is done once for a run: it is rank 0, or the first of those without a rank."""
+        return self.rank == 0 or (self.rank is None and is_first(self.recording.writer.place))
 
     def __enter__(self) -> Session:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import math
 import os
 import pty
@@ -18,8 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from probe.hooks import phase
 from probe.records import Incident
+from probe.runs.now import Now, OpenScope
+from probe.session import start
+from probe.testing import FakeDevice
+from probe.views.terminal import glance
 from probe.views.terminal.following import Following
 from probe.views.terminal.view import bar, spark
 from tests.cli.tailing import drawn, objects, of_step, tail, told
@@ -73,6 +80,51 @@ def test_without_anything_it_says_so(tmp_path: Path, capsys) -> None:
     assert (found[0]["ranks"], found[0]["last_step"], found[0]["duration_s"]) == (0, None, None)
 
 
+def test_before_rows_are_read_it_says_where_the_processes_are(tmp_path: Path) -> None:
+    session = start("p", NASTY[-5:], run_dir=tmp_path / "run", rank=3, recorders=["memory"], device=FakeDevice())
+    with session.step(7), phase(NASTY):
+        said = glanced(tmp_path / "run")
+        assert "recording" in said
+        assert "1 rank · step 7" in said
+        assert r"1 in \x1b[2J\x1b]0;owned\x07[red]actor[/] of step 7" in said
+        assert "reading its rows" in said
+        assert not {one for one in said if not one.isprintable()} - {"\n"}
+    assert " of step 7" not in glanced(tmp_path / "run")  # it is between two steps
+    session.close()
+    assert "finished" in glanced(tmp_path / "run")
+
+
+def test_before_rows_are_read_the_most_places_are_first() -> None:
+    scopes = [OpenScope(name="step", kind="step", scope_id=1, begun_ns=None, step=2)]
+    phases = ["update"] * 3 + ["old_log_prob"] * 5 + [f"phase_{one}" for one in range(6)]
+    told = [
+        Now(process=f"{rank}", rank=rank, attempt=1, step=2, phase=phase, scopes=scopes)
+        for rank, phase in enumerate(phases)
+    ]
+    closed = Now(process="x", rank=None, attempt=1, step=2, phase="update", scopes=scopes, closed=True)
+    places = [
+        "5 in old_log_prob of step 2",
+        "3 in update of step 2",
+        *(f"1 in phase_{one} of step 2" for one in range(3)),
+    ]
+    assert glance._places([*told, closed]) == [*places, "and 3 more places"]
+
+
+def test_a_run_that_says_nothing_of_its_processes_is_named(run: Path) -> None:
+    said = glanced(run)
+    assert "arithmetic / grpo-small" in said
+    assert "started 20" in said
+    assert "recording" not in said
+
+
+def glanced(path: Path) -> str:
+    following = Following(str(path))
+    console = Console(file=io.StringIO(), width=110)
+    console.print(glance.glance(following))
+    assert not following.feed.opened
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
 def test_lines_of_the_past_keep_their_peaks() -> None:
     values = [1.0] * 500 + [9.0] + [1.0] * 500
     assert spark(values, 20).count("█") == 1
@@ -107,6 +159,10 @@ def test_a_terminal_gets_a_picture_that_follows(tmp_path: Path) -> None:
     with in_terminal(str(path), "--once") as screen:
         assert screen.wait() == 0
         assert "phases of step 9" in screen.seen
+        assert "reading its rows" not in screen.seen
+    with in_terminal(str(path)) as screen:  # it has Parquet now, and may be large
+        assert screen.wait() == 0
+        assert screen.seen.index("reading its rows") < screen.seen.index("Peak memory")
 
 
 class Screen:

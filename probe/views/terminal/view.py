@@ -97,24 +97,42 @@ def _verdict(run: Following, verdict: Verdict) -> list[Text]:
     return [Text(text, style) for text, style in told]
 
 
-def _header(run: Following) -> Table:
-    info, feed = run.feed.info, run.feed
-    experiment = info.experiment or Path(feed.path).name
+def header(run: Following, state: Text, told: Sequence[str], times: str, right: Text) -> Table:
+    """The first lines of a picture: which run it is, and how it stands.
+
+    Args:
+        run: The run.
+        state: How it stands, in a word or two.
+        told: What is told beside its path.
+        times: When it began, and what else belongs there.
+        right: What is told beside that.
+    """
+    info, path = run.feed.info, run.feed.path
+    experiment = info.experiment or Path(path).name
     name = Text.assemble((lines.plain(info.project), "bold"), (" / ", "dim"), (lines.plain(experiment), "bold"))
     table = Table.grid(padding=(0, 3), expand=True)
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column(justify="right", no_wrap=True)
-    table.add_row(name, _state(run))
-    told = [_ranks(run), _step(run), f"{_rate(run.numbers.steps_per_second)} steps/s"]
-    if lines.state(run) == "recording":
-        told.append(f"{_rate(run.rows_per_second)} rows/s")
-    table.add_row(Text(lines.plain(feed.path), "dim"), Text(" · ".join(told)))
-    table.add_row(Text(_times(run), "dim"), _lost(feed.lost))
+    table.add_row(name, state)
+    table.add_row(Text(lines.plain(path), "dim"), Text(" · ".join(told)))
+    table.add_row(Text(times, "dim"), right)
     return table
 
 
+def began(run: Following) -> str:
+    """When a run was started, in words."""
+    return f"started {run.feed.info.started_at.replace('T', ' ')[:19]}"
+
+
+def _header(run: Following) -> Table:
+    told = [_ranks(run), _step(run), f"{_rate(run.numbers.steps_per_second)} steps/s"]
+    if lines.state(run) == "recording":
+        told.append(f"{_rate(run.rows_per_second)} rows/s")
+    return header(run, _state(run), told, _times(run), _lost(run.feed.lost))
+
+
 def _times(run: Following) -> str:
-    told = f"started {run.feed.info.started_at.replace('T', ' ')[:19]} · {words.seconds(run.seconds)}"
+    told = f"{began(run)} · {words.seconds(run.seconds)}"
     left = run.left_out
     return f"{told} · {words.count(left)} older rows are left out here" if left else told
 
