@@ -38,11 +38,12 @@ test("2: a run says whether it is live, since when not, and how old it is", () =
 });
 
 test("3: a cell without its live panel says why", () => {
-  assert.match(whyNoPanel(false, "idle"), /Trust Notebook/);
-  for (const status of ["busy", "unknown", "starting"]) assert.match(whyNoPanel(true, status), /waits for the kernel/);
-  for (const status of [null, "dead"]) assert.match(whyNoPanel(true, status), /needs a kernel/);
-  assert.match(whyNoPanel(true, "idle"), /no live panel for this cell any more/);
-  assert.equal(whyNoPanel(true, undefined), "The live panel isn't shown here.");
+  assert.match(whyNoPanel(true, false, "idle"), /install ipywidgets and anywidget/);
+  assert.match(whyNoPanel(false, true, "idle"), /Trust Notebook/);
+  for (const status of ["busy", "unknown", "starting"]) assert.match(whyNoPanel(true, true, status), /waits for the kernel/);
+  for (const status of [null, "dead"]) assert.match(whyNoPanel(true, true, status), /needs a kernel/);
+  assert.match(whyNoPanel(true, true, "idle"), /no live panel for this cell any more/);
+  assert.equal(whyNoPanel(true, true, undefined), "The live panel isn't shown here.");
 });
 
 test("2: damaged files are counted, and where not everything was looked for nothing is called fine", () => {

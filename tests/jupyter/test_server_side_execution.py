@@ -21,7 +21,7 @@ from tests.browser.conftest import notebooks
 from tests.browser.jupyter import Lab, another, await_that, end_kernels, write_notebook
 from tests.jupyter import plugin
 from tests.jupyter.driving import PANEL as TAB
-from tests.jupyter.driving import command, open_document, row, step_shown
+from tests.jupyter.driving import change_theme, command, open_document, row, step_shown
 from tests.sample_run import sample_rows, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -124,6 +124,14 @@ def test_2_and_3_the_panel_of_a_cell_is_live_or_says_why_not_and_tabs_work_whate
         expect(page.locator(WHY)).to_contain_text("The kernel has no live panel for this cell any more")
         expect(page.locator(WHY)).to_contain_text("Now: Finished")
         page.screenshot(path=shots / "lab_server_side_reopened.png")
+        change_theme(page, "JupyterLab Dark")
+        page.set_viewport_size({"width": 400, "height": 800})
+        page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+        page.wait_for_timeout(300)
+        page.screenshot(path=shots / "lab_server_side_narrow_dark.png")
+        assert page.locator(WHY).evaluate("(one) => one.scrollWidth - one.clientWidth") <= 1
+        page.set_viewport_size({"width": 1300, "height": 1000})
+        change_theme(page, "JupyterLab Light")
         open_tab(page, 8)
         page.wait_for_function(
             "window.jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status === 'idle'"

@@ -8,6 +8,7 @@ import { inShort, standing, whyNoPanel } from "./words.js";
 /** @import { Listing } from "./listing.js" */
 
 export const MIME = "application/vnd.probe.copy+json";
+const WIDGET_VIEW = "application/vnd.jupyter.widget-view+json";
 const PATIENCE_MS = 2000; //  a live panel that comes has come by then
 const KEY = /^[0-9a-f]{32}$/;
 
@@ -95,7 +96,8 @@ class CopyOutput extends Panel {
 
   _say() {
     const { session, run } = this;
-    say(this.words, whyNoPanel(this.trusted, session && (session.session?.kernel?.status ?? null)));
+    const widgets = this.parts.rendermime.mimeTypes.includes(WIDGET_VIEW);
+    say(this.words, whyNoPanel(this.trusted, widgets, session && (session.session?.kernel?.status ?? null)));
     const known = this.parts.listing.runs.find(({ directory }) => directory === run);
     say(this.now, known ? [`Now: ${standing(known, Date.now() / 1000)}`, inShort(known)].filter(Boolean).join(" · ") : "");
     this.tab.hidden = !run;
