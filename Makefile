@@ -45,6 +45,15 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo $(VENV)/.notebook
 
+# Execution of cells by the server replaces how every JupyterLab of an environment executes them. One test has it; so it
+# lies beside the environment. What it needs is named one by one: pip would put a second JupyterLab there.
+$(VENV)/server-side/.made: $(VENV)/.made Makefile
+	$(BIN)/python $(INSTALL) --quiet --upgrade --no-deps --target $(VENV)/server-side \
+		jupyter_server_nbmodel==0.2.9 jupyter_kernel_client==1.0.2 jupyter-mimetypes==0.2.0 jupyter-docprovider==3.0.4 \
+		jupyter-server-ydoc==3.0.4 jupyter-ydoc==4.2.1 jupyter_server_fileid==0.10.0 pycrdt==0.14.13 \
+		pycrdt-store==0.1.5 pycrdt-websocket==0.16.5 sqlite-anyio==0.2.10
+	@touch $@
+
 demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
 	$(if $(SAID),COLUMNS=1200 )$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(if $(DEMO_STEPS),--steps $(DEMO_STEPS)) $(if $(SAID),| tee $(SAID))
 
@@ -54,17 +63,17 @@ check: $(VENV)/.dev  ## lint, types and the quick tests, side by side: for hour-
 quick: $(VENV)/.dev  ## the tests that need no browser, no farm of processes and no patience
 	$(BIN)/python -m pytest $(WORKERS) -q -m "$(QUICK)"
 
-test: $(VENV)/.dev  ## the whole suite
+test: $(VENV)/.dev $(VENV)/server-side/.made  ## the whole suite
 	$(BIN)/python $(TWICE) $(WORKERS)
 
 thorough: export PROBE_THOROUGH=1
-thorough: $(VENV)/.dev test-verl  ## the whole suite with every case: also those that are one more of what `make test` has
+thorough: $(VENV)/.dev $(VENV)/server-side/.made test-verl  ## the whole suite with every case: also those that are one more of what `make test` has
 	$(BIN)/python $(TWICE) $(WORKERS)
 
 fuzz: $(VENV)/.dev  ## the property tests with new seeds, for MINUTES=10
 	$(BIN)/python tests/fuzz.py $(MINUTES)
 
-soak: $(VENV)/.dev  ## the tests that use a browser, processes or servers, ROUNDS=10 times beside busy loops
+soak: $(VENV)/.dev $(VENV)/server-side/.made  ## the tests that use a browser, processes or servers, ROUNDS=10 times beside busy loops
 	$(BIN)/python -m tests.soak $(ROUNDS) $(WORKERS)
 
 lint: $(VENV)/.dev  ## ruff, format, types, dependencies between the packages, docstrings
@@ -164,7 +173,7 @@ test-transfer-queue: $(VENV)-frameworks/.made  ## the codec over a real wire, an
 test-trackers: $(VENV)-frameworks/.made  ## SwanLab and trackio, each as installed
 	$(VENV)-frameworks/bin/python $(TWICE) -k "swanlab or trackio" -- tests/tracking tests/publishing
 
-environments: $(VENV)/.dev $(VENV)-verl/.made $(VENV)-frameworks/.made  ## all that tests need, installed
+environments: $(VENV)/.dev $(VENV)/server-side/.made $(VENV)-verl/.made $(VENV)-frameworks/.made  ## all that tests need, installed
 
 clean:  ## remove the environments
 	rm -rf node_modules $(VENV) $(VENV)-verl $(VENV)-frameworks

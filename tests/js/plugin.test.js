@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { Alarms } from "../../probe/jupyter/lab/src/alarms.js";
 import { ORDERS } from "../../probe/jupyter/lab/src/order.js";
-import { age, inShort, isRecent, standing, verdict } from "../../probe/jupyter/lab/src/words.js";
+import { age, inShort, isRecent, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
 
 const GIB = 1024 ** 3;
 const NOW = Date.now() / 1000;
@@ -35,6 +35,15 @@ test("2: a run says whether it is live, since when not, and how old it is", () =
   const silent = (/** @type {number} */ seconds) => isRecent({ ...RUN, state: "silent", since_s: NOW - seconds }, NOW);
   assert.deepEqual([isRecent(RUN), silent(60), silent(3600)], [true, true, false]);
   assert.equal(standing({ ...RUN, state: "finished", since_s: NOW - 7200 }, NOW), "Finished 2 h ago");
+});
+
+test("3: a cell without its live panel says why", () => {
+  assert.match(whyNoPanel(true, false, "idle"), /install ipywidgets and anywidget/);
+  assert.match(whyNoPanel(false, true, "idle"), /Trust Notebook/);
+  for (const status of ["busy", "unknown", "starting"]) assert.match(whyNoPanel(true, true, status), /waits for the kernel/);
+  for (const status of [null, "dead"]) assert.match(whyNoPanel(true, true, status), /needs a kernel/);
+  assert.match(whyNoPanel(true, true, "idle"), /no live panel for this cell any more/);
+  assert.equal(whyNoPanel(true, true, undefined), "The live panel isn't shown here.");
 });
 
 test("2: damaged files are counted, and where not everything was looked for nothing is called fine", () => {

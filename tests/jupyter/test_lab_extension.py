@@ -364,6 +364,7 @@ def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_a
             output = page.locator(".jp-OutputArea").first
             await_that(page, lambda: "pip install 'probe-rl[notebook]'" in output.inner_text())
             await_that(page, page.locator(".probe-copy img").is_visible)
+            expect(page.locator(".probe-copy-why")).to_contain_text("JupyterLab has no widgets here")
             page.screenshot(path=shots / "lab_plugin_no_widgets.png")
             command(page, "probe:open", run="run")
             await_that(page, lambda: step_of(page) == 5)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probe.views.panel.panel import Panel
-from tests.views.mime_types import HTML, PLOTLY, SVG, TEXT, VIEW
+from tests.views.mime_types import COPY, HTML, PLOTLY, SVG, TEXT, VIEW
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_panel_is_left_open")
@@ -85,7 +85,7 @@ def test_what_is_saved_while_the_panel_is_live_is_up_to_date(tmp_path):
     assert notebook.cells[3].outputs[0].text == "False True True\n"
     live, copy = (output.data for output in notebook.cells[0].outputs)
     assert set(live) == {VIEW, TEXT}
-    assert set(copy) == {HTML, SVG, TEXT}
+    assert set(copy) == {COPY, HTML, SVG, TEXT}
     assert copy[HTML].count("<img") == 1
     page, _ = _html(notebook)
     assert "up to step 4 · finished" in page
@@ -116,10 +116,10 @@ def test_a_killed_kernel_leaves_figures_and_says_how_to_go_on(tmp_path):
         NotebookClient(notebook, timeout=300, kernel_name="python3").execute(env=_environment(tmp_path))
     live, copy = (output.data for output in notebook.cells[0].outputs)
     assert set(live) == {VIEW, TEXT}
-    assert set(copy) == {HTML, SVG, TEXT}
+    assert set(copy) == {COPY, HTML, SVG, TEXT}
     assert "up to step 4 · recording" in copy[TEXT]
     hint = f'probe.open("{tmp_path}/arithmetic/first").panel()'
-    for form in (live[TEXT], *copy.values()):
+    for form in (live[TEXT], copy[HTML], copy[SVG], copy[TEXT]):
         assert hint in form.replace("&quot;", '"')
     with Panel(tmp_path / "arithmetic" / "first") as again:  # a new kernel goes on where the run is
         assert "up to step 4" in repr(again)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from xml.etree import ElementTree
 
 import plotly.graph_objects as go
@@ -38,6 +39,21 @@ def test_the_bundle_of_a_run(tmp_path):
     figure = go.Figure(bundle[PLOTLY])
     assert len(figure.data) == len([one for one in overview_tiles() if not one.get("own")])
     json.dumps(bundle, allow_nan=False)
+
+
+def test_14_the_copy_names_the_run_for_a_tab_and_says_when_it_was_made():
+    made = static_bundle.copy(overview(), "a" * 32, "/home/ann/runs/first")
+    assert made[static_bundle.COPY] == {"run": "/home/ann/runs/first", "key": "a" * 32}
+    assert re.search(r"Saved copy of \d{4}-\d\d-\d\d \d\d:\d\d\. ", made["text/html"])
+    # A run that the Jupyter server doesn't read has no tab.
+    assert static_bundle.COPY not in static_bundle.copy(overview(), "a" * 32)
+
+
+def test_14_the_copy_of_a_panel_names_its_run_by_its_whole_path(tmp_path, monkeypatch):
+    write_run(tmp_path / "run", sample_rows(1, 2))
+    monkeypatch.chdir(tmp_path)
+    with Panel("run") as panel:
+        assert panel._copy()[static_bundle.COPY] == {"run": str(tmp_path / "run"), "key": panel.config()["key"]}
 
 
 def test_the_saved_picture_has_every_tile_with_its_value_and_its_course(tmp_path):

@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
@@ -266,9 +267,10 @@ class Panel:
             self._lacks = f"{error}. Until then this is a picture of the run as it is now."
             return None
         name = "".join(one if one.isprintable() else " " for one in self.title)
-        # Shown where the front end has no widgets, though the kernel does: the copy stands below it all the same.
+        # Shown where the front end has no widgets or doesn't trust the output: the copy stands below it all the same.
         lacks = (
-            "The live panel needs ipywidgets and anywidget where Jupyter runs, too: pip install 'probe-rl[notebook]'"
+            "The live panel needs a trusted notebook, and ipywidgets and anywidget where Jupyter runs, too: "
+            "pip install 'probe-rl[notebook]'"
         )
         said = f"{name}: a copy, below. {lacks}\n{self._hint()}"
         return {WIDGET_VIEW: data[WIDGET_VIEW], "text/plain": said}, metadata
@@ -281,7 +283,8 @@ class Panel:
     def _copy(self) -> dict[str, Any]:
         from probe.views.panel import static_bundle
 
-        return static_bundle.copy(self._overview(), self._key)
+        directory = None if "://" in self.path else str(Path(self.path).absolute())
+        return static_bundle.copy(self._overview(), self._key, directory)
 
     def _overview(self) -> Overview:
         from probe.views.panel import static_bundle

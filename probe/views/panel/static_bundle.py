@@ -14,6 +14,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from probe.figures import colours, lines, thinning
 from probe.live import series
 from probe.live.tables import LiveTable, Words
 from probe.views.panel import saved_samples
+
+#: What JupyterLab's extension of probe draws the copy by.
+COPY: Final = "application/vnd.probe.copy+json"
 
 #: Points of a line; more are thinned to their extremes.
 POINTS: Final = 160
@@ -389,24 +393,31 @@ def bundle(overview: Overview) -> dict[str, Any]:
     }
 
 
-def copy(overview: Overview, key: str) -> dict[str, Any]:
+def copy(overview: Overview, key: str, directory: str | None = None) -> dict[str, Any]:
     """The MIME bundle of the copy that stands beside a live panel: a page, SVG and text.
 
     The page is a picture, hidden while the live panel stands in it whose root element has ``key`` as its ``data-key``.
     The picture is an ``<img>``, which stays where a front end takes scripts, styles and SVG out of what it shows.
+
+    Args:
+        overview: What it says.
+        key: The live panel's.
+        directory: Absolute path of the run, for JupyterLab's extension, which adds a way to a tab; None without one.
     """
     picture = svg(overview)
     encoded = base64.b64encode(picture.encode()).decode()
+    made = f"{datetime.now().astimezone():%Y-%m-%d %H:%M}"
     page = (
         f'<style>:root:has([data-key="{key}"]) .probe-copy-{key}{{display:none}}</style>'
         f'<div class="probe-copy probe-copy-{key}" style="max-width:760px;font:13px/1.5 {FONT}">'
         f'<img alt="{escaped(text(overview))}" src="data:image/svg+xml;base64,{encoded}" '
-        f'style="max-width:100%;display:block"><p style="margin:6px 0">Saved copy. '
-        "The live panel needs a kernel, and anywidget where Jupyter runs: run "
+        f'style="max-width:100%;display:block"><p style="margin:6px 0">Saved copy of {made}. '
+        "The live panel needs a kernel that isn't busy, and anywidget where Jupyter runs: run "
         f"<code>{escaped(overview.hint)}</code></p>"
         f"{saved_samples.section(overview.samples)}</div>"
     )
-    return {"text/html": page, "image/svg+xml": picture, "text/plain": text(overview)}
+    beside = {} if directory is None else {COPY: {"run": directory, "key": key}}
+    return {**beside, "text/html": page, "image/svg+xml": picture, "text/plain": text(overview)}
 
 
 def size_of(found: Mapping[str, Any]) -> int:

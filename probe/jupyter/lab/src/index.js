@@ -14,6 +14,7 @@ import { ASKS_FOR_NOTEBOOK } from "../../../views/panel/static/src/beneath.js";
 import { Alarms } from "./alarms.js";
 import { tabFactory } from "./cell.js";
 import { compareArea } from "./compare_tab.js";
+import { copyFactory } from "./copy.js";
 import { Listing } from "./listing.js";
 import { openNotebook } from "./notebook.js";
 import { PanelTab, panelArea } from "./panel_tab.js";
@@ -178,7 +179,15 @@ class Plugin {
       const tab = target instanceof Element ? target.closest(".probe-tab") : null;
       void this._openNotebook(tab instanceof HTMLElement && tab.dataset.run ? tab.dataset.run : known(run), finding);
     });
-    this.parts.rendermime?.addFactory(tabFactory(open));
+    const { rendermime } = this.parts;
+    rendermime?.addFactory(tabFactory(open));
+    rendermime?.addFactory(copyFactory({ open, listing: this.listing, rendermime, session: (place) => this._sessionAt(place) }));
+  }
+
+  /** The session of the notebook in which a node stands; undefined elsewhere. @param {Node} place */
+  _sessionAt(place) {
+    const around = [...this.app.shell.widgets("main")].find((one) => one.node.contains(place));
+    return /** @type {any} */ (around)?.sessionContext;
   }
 
   async _settings() {

@@ -68,3 +68,20 @@ export function facts(run) {
 
 /** "step 412 · 71 of 79 GiB · 1 alarm" @param {Run} run */
 export const inShort = (run) => facts(run).join(" · ");
+
+const WAITED_FOR = ["busy", "starting", "restarting", "autorestarting", "unknown"]; //  after a reload it is unknown until the kernel answers
+
+/**
+ * Why a cell has no live panel.
+ * @param {boolean} trusted whether JupyterLab trusts the output
+ * @param {boolean} widgets whether JupyterLab has Jupyter widgets
+ * @param {string | null | undefined} status the kernel's; null without a kernel, undefined outside a notebook
+ */
+export function whyNoPanel(trusted, widgets, status) {
+  if (!widgets) return "JupyterLab has no widgets here, which the live panel needs: install ipywidgets and anywidget where it runs.";
+  if (!trusted) return "JupyterLab shows no live panel in an output that it doesn't trust: run the command Trust Notebook.";
+  if (status === undefined) return "The live panel isn't shown here.";
+  if (status === null || status === "dead" || status === "terminating") return "The live panel needs a kernel, and none is running.";
+  if (WAITED_FOR.includes(status)) return "The live panel waits for the kernel, which is busy or hasn't answered this page yet.";
+  return "The kernel has no live panel for this cell any more: open a tab, or run the code below the picture.";
+}
