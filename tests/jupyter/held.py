@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import time
 from typing import Any
 
 GIB = 1024**3
 NASTY = "<img src=x onerror=globalThis.__hurt=1>"
+
+
+#: No two processes have the same id.
+_PIDS = itertools.count(4242)
 
 
 def _kernel(path: str, state: str = "idle", since_s: float = 0, kind: str = "notebook") -> dict[str, Any]:
@@ -16,7 +22,7 @@ def _kernel(path: str, state: str = "idle", since_s: float = 0, kind: str = "not
 
 def _holder(what: str, *sizes: int | None, **more: Any) -> dict[str, Any]:
     parts = [
-        {"pid": 4242 + at, "bytes": size, "name": "pt_main_thread" if at else None} for at, size in enumerate(sizes)
+        {"pid": next(_PIDS), "bytes": size, "name": "pt_main_thread" if at else None} for at, size in enumerate(sizes)
     ]
     known = [size for size in sizes if size is not None]
     told: dict[str, Any] = dict.fromkeys(("kernel", "run", "name", "user", "path"))
@@ -36,6 +42,11 @@ def _device(number: str, used: int | None, *holders: dict[str, Any], **more: Any
 
 
 def held() -> dict[str, Any]:
+    """As the server answers, the same each time."""
+    return copy.deepcopy(_HELD)
+
+
+def _held() -> dict[str, Any]:
     rank = {"run": "runs/first", "who": "rank 3", "role": "actor"}
     forgotten = _kernel("sweeps/forgotten-experiment.ipynb", since_s=time.time() - 3 * 3600)
     return {
@@ -63,3 +74,6 @@ def held() -> dict[str, Any]:
             _device("4", None, total_bytes=None, why="GPU is lost", listed=False),
         ],
     }
+
+
+_HELD = _held()

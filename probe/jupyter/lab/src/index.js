@@ -83,6 +83,7 @@ class Plugin {
     this._documents();
     this._cells();
     this.listing.changed.connect(() => this.alarms.hear(this.listing.runs));
+    this.listing.changed.connect(() => this.section.draw()); //  by then it may be known what a run is called
     this.app.restored.then(() => this._settings()).finally(() => this.listing.look());
   }
 
