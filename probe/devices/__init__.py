@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from probe.devices.accelerator import AcceleratorDevice
 from probe.devices.cpu import SAME_NS, CpuDevice, process_rss_bytes
-from probe.devices.cuda import CudaDevice, Nvml
+from probe.devices.cuda import CudaDevice
 from probe.devices.detecting import detect
 from probe.devices.device import UNKNOWN, Counters, Device, Statistics, counters_of
+from probe.devices.nvml import Gpu, GpuProcess, Gpus, Nvml
 
 __all__ = [
     "SAME_NS",
@@ -26,6 +27,9 @@ __all__ = [
     "CpuDevice",
     "CudaDevice",
     "Device",
+    "Gpu",
+    "GpuProcess",
+    "Gpus",
     "Nvml",
     "Statistics",
     "counters_of",

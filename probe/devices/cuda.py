@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,49 +11,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from probe.devices.device import UNKNOWN, Counters, Device, Statistics, counters_of
+from probe.devices.nvml import Nvml
 from probe.devices.timing_events import elapsed_ns, query
-from probe.guard import attempt
 
 #: Timing events that a device keeps for the next scope instead of making new ones.
 _SPARE_EVENTS: Final = 1024
 
 #: ``CU_STREAM_CAPTURE_MODE_RELAXED`` and its twin in HIP.
 _RELAXED: Final = 2
-
-
-class Nvml:
-    """What each process uses of a device, by its id: from NVIDIA's management library, where a Python package for it is
-    installed (``nvidia-ml-py``). In a container that has process ids of its own, nobody is found.
-    """
-
-    def __init__(self) -> None:
-        self._library: Any = None
-        self._handles: dict[str, Any] = {}
-        self._missing = False
-
-    def used_bytes(self, uuid: str, pid: int) -> int | None:
-        """What one process uses; None where it isn't known.
-
-        Args:
-            uuid: Of the device, such as "GPU-2f0e…".
-            pid: Of the process.
-        """
-        if self._missing:
-            return None
-        running = attempt(lambda: self._running(uuid), lambda _: None)
-        if running is None:  # not installed, no driver, no permission: it isn't asked again
-            self._missing = True
-            return None
-        own = [one.usedGpuMemory for one in running if one.pid == pid and one.usedGpuMemory is not None]
-        return sum(own) if own else None
-
-    def _running(self, uuid: str) -> Any:
-        if self._library is None:
-            self._library = importlib.import_module("pynvml")
-            self._library.nvmlInit()
-        if uuid not in self._handles:
-            self._handles[uuid] = self._library.nvmlDeviceGetHandleByUUID(uuid)
-        return self._library.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid])
 
 
 class CudaDevice(Device):

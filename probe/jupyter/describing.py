@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from probe.errors import ProbeError
+from probe.records import who
 from probe.runs.files import RunFiles
 from probe.runs.now import Now, now
 
@@ -26,7 +27,7 @@ def describe(path: Path, name: str) -> dict[str, Any]:
         the epoch), ``state``, one of "live", "finished", "failed", "killed", "silent" and "unknown", ``since_s``
         (when it ended, or was heard of last), ``step`` (in which it is; None between steps or where that isn't known),
         ``processes``, ``ended`` (how many of them have, None where that isn't known), ``error`` (why it can't be read,
-        else None).
+        else None), and ``here``, as :func:`here` gives it.
     """
     told: dict[str, Any] = {
         "run": name,
@@ -40,6 +41,7 @@ def describe(path: Path, name: str) -> dict[str, Any]:
         "processes": None,
         "ended": None,
         "error": None,
+        "here": {},
     }
     try:
         files = RunFiles(path)
@@ -52,12 +54,24 @@ def describe(path: Path, name: str) -> dict[str, Any]:
         processes = now(files)
         if processes:
             ended = sum(one.closed or one.alive is False for one in processes)
-            told |= {"processes": len(processes), "ended": ended, **state(processes)}
+            told |= {"processes": len(processes), "ended": ended, "here": here(processes), **state(processes)}
         else:  # of an older probe, or a directory that takes no such file: its files tell
             told |= _by_files(path)
     except (ProbeError, OSError) as error:
         told["error"] = str(error)
     return told
+
+
+def here(processes: list[Now]) -> dict[int, dict[str, Any]]:
+    """Those processes of a run that are there on this machine, by their ids: also one that records no more.
+
+    Args:
+        processes: Of its newest attempt.
+
+    >>> here([Now(process="rank-00002", rank=2, attempt=1, alive=True, pid=77, role="actor")])
+    {77: {'who': 'rank 2', 'role': 'actor'}}
+    """
+    return {one.pid: {"who": who(one.rank, one.process), "role": one.role} for one in processes if one.alive}
 
 
 def state(processes: list[Now], at_s: float | None = None) -> dict[str, Any]:

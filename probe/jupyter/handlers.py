@@ -11,6 +11,7 @@ server's authorizer whether this user may read contents. What an address takes a
 ``POST sql``           JSON: ``run``, ``query``                rows
 ``GET compare``        ``run``, ``with``                       what differs between two runs
 ``GET plotly.js``                                              plotly.js
+``GET memory``                                                 which kernel or process holds memory here
 ``POST roots``         JSON: ``roots``                         where else to look, of the user's settings
 ====================== ======================================= ==================================================
 
@@ -20,6 +21,7 @@ The bodies are those of :mod:`probe.jupyter.reading`.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from jupyter_server.auth.decorator import authorized
@@ -32,6 +34,7 @@ from traitlets.config import Configurable
 
 from probe.errors import RunError
 from probe.jupyter.beside import Beside
+from probe.jupyter.kernels import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,6 +146,16 @@ class _Compare(_Handler):
         await self.pass_on({"op": "compare", "run": ask("run"), "with": ask("with")})
 
 
+class _Memory(_Handler):
+    """Of all kernels and notebooks it names those of this server alone: it knows no other's."""
+
+    @web.authenticated
+    @authorized("read", resource="sessions")
+    async def get(self) -> None:
+        own = await kernels(self.session_manager, self.kernel_manager)
+        await self.pass_on({"op": "memory", "kernels": own, "server": os.getpid()})
+
+
 class _Roots(_Handler):
     """Whoever may run code here may also say where runs are."""
 
@@ -181,6 +194,7 @@ def add_handlers(server_app: ServerApp) -> None:
         "findings": _Findings,
         "sql": _Sql,
         "compare": _Compare,
+        "memory": _Memory,
         "roots": _Roots,
         "plotly.js": _Plotly,
     }

@@ -19,6 +19,8 @@ one line, a JSON object with ``status`` (as of HTTP), and then the body until th
 ``findings`` ``run``             JSON: a list of findings, as ``probe findings --json`` prints them
 ``sql``      ``run``, ``query``  JSON: ``columns``, ``rows`` (at most 10,000) and ``cut``
 ``compare``  ``run``, ``with``   JSON: what differs, as ``probe compare --json`` prints it
+``memory``   ``kernels``,        JSON: what holds memory of this machine's GPUs, as
+             ``server``          :meth:`probe.jupyter.memory.Memory.read` gives it
 ``plotly``                       plotly.js, packed by gzip
 ============ =================== ==============================================================================
 
@@ -52,6 +54,7 @@ from probe.guard import Guard
 
 if TYPE_CHECKING:
     from probe.jupyter.judging import Judge, Standing
+    from probe.jupyter.memory import Memory
     from probe.views.server.panel import ServedPanel
 
 _log = logging.getLogger("probe.jupyter")
@@ -64,8 +67,11 @@ KEPT_S: Final = 20.0
 #: Seconds of silence after which a run isn't followed any more, until it is heard again.
 SILENT_S: Final = 600.0
 
-#: Bytes of a request, and seconds for it to come.
-MOST_BYTES: Final = 128 * 1024
+#: Seconds after which it is asked again which processes runs have on this machine.
+HERE_S: Final = 10.0
+
+#: Bytes of a request, which may name a thousand kernels and their notebooks, and seconds for it to come.
+MOST_BYTES: Final = 1024 * 1024
 REQUEST_S: Final = 10.0
 
 #: Seconds for a page to take what is written.
@@ -94,14 +100,14 @@ class Reading:
         self._listing = threading.Lock()
         self._whole: dict[Path, tuple[list[int] | None, bool]] = {}
         self._judge: Judge | None = None
+        self._memory: Memory | None = None
+        self._here: dict[int, dict[str, Any]] = {}
+        self._here_due = 0.0
 
     def runs(self) -> dict[str, Any]:
         """The list of runs."""
-        from probe.jupyter.describing import describe
-
         with self._listing:
-            paths = [path for path in self._search.runs() if self._is_whole(path)]
-            found = [(path, describe(path, self.roots.name(path))) for path in paths]
+            found = self._described()
             found.sort(key=lambda one: one[1]["started_s"] or 0.0, reverse=True)
             judge = self._begun_judge()
             judge.wish({path: _standing(told) for path, told in found if told["error"] is None})
@@ -112,6 +118,33 @@ class Reading:
                     told["step"] = found_in["last_step"]
             missing = [str(one) for one in self.roots.places if not one.is_dir()]
             return {"runs": [told for _, told in found], "cut": self._search.cut, "missing": missing}
+
+    def memory(self, kernels: Any, server: Any) -> dict[str, Any]:
+        """What holds memory on this machine.
+
+        Args:
+            kernels: As :func:`probe.jupyter.kernels.kernels` gives them.
+            server: The process id of the Jupyter server.
+        """
+        from probe.jupyter.holders import Holders
+        from probe.jupyter.memory import Memory
+
+        with self._listing:
+            if time.monotonic() >= self._here_due:
+                self._described()
+            if self._memory is None:
+                self._memory = Memory()
+        return self._memory.read(Holders(kernels, server, self._here, self.roots.name))
+
+    def _described(self) -> list[tuple[Path, dict[str, Any]]]:
+        """The runs, from their small files; which processes of theirs are on this machine is kept."""
+        from probe.jupyter.describing import describe
+
+        paths = [path for path in self._search.runs() if self._is_whole(path)]
+        found = [(path, describe(path, self.roots.name(path))) for path in paths]
+        self._here = {pid: {"run": told["run"], **one} for _, told in found for pid, one in told.pop("here").items()}
+        self._here_due = time.monotonic() + HERE_S
+        return found
 
     def _as_shown(self, path: Path, told: Mapping[str, Any], judged: dict[str, Any] | None) -> dict[str, Any] | None:
         """What the list says of a run: what its open panel shows, so that both say the same; else what was judged.
@@ -366,8 +399,12 @@ class _Request(StreamRequestHandler):
             answer = reading.sql(run, asked.get("query", ""))
         elif op == "compare":
             answer = reading.compare(run, asked.get("with", ""))
+        elif op == "memory":
+            answer = reading.memory(asked.get("kernels", []), asked.get("server", 0))
         else:
-            raise InputError(f"op: got {op!r}, expected runs, stream, message, findings, sql, compare or plotly")
+            raise InputError(
+                f"op: got {op!r}, expected runs, stream, message, findings, sql, compare, memory or plotly"
+            )
         return lambda: self._say(200, answer)
 
     def _streaming(self, panel: ServedPanel, *, again: bool) -> Callable[[], None]:

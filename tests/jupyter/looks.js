@@ -19,15 +19,26 @@ globalThis.__looks = {
     return found;
   },
   told: ({ one, rect }) => `${one.className || one.tagName} "${one.textContent.trim().slice(0, 30)}" at ${Math.round(rect.left)},${Math.round(rect.top)} ${Math.round(rect.width)}x${Math.round(rect.height)}`,
-  /** Those that lie on each other. */
+  /** What a part scrolls in; the page itself where nothing does. */
+  scroller(one) {
+    for (let at = one.parentElement; at; at = at.parentElement) if (["auto", "scroll"].includes(getComputedStyle(at).overflowY)) return at;
+    return document.documentElement;
+  },
+  /** As much of a part as isn't scrolled out of sight. */
+  sight({ rect, scroller }) {
+    const { left, right, top, bottom } = scroller.getBoundingClientRect();
+    return { left: Math.max(rect.left, left), right: Math.min(rect.right, right), top: Math.max(rect.top, top), bottom: Math.min(rect.bottom, bottom) };
+  },
+  /** Those that lie on each other; of two that scroll in different places, where both are in sight. */
   overlaps(place) {
-    const parts = this.parts(place);
+    const parts = this.parts(place).map((part) => ({ ...part, scroller: this.scroller(part.one) }));
     const wrong = [];
     parts.forEach((a, at) => {
       for (const b of parts.slice(at + 1)) {
         if (a.one === b.one || a.one.contains(b.one) || b.one.contains(a.one)) continue;
-        const wide = Math.min(a.rect.right, b.rect.right) - Math.max(a.rect.left, b.rect.left);
-        const high = Math.min(a.rect.bottom, b.rect.bottom) - Math.max(a.rect.top, b.rect.top);
+        const [c, d] = a.scroller === b.scroller ? [a.rect, b.rect] : [this.sight(a), this.sight(b)];
+        const wide = Math.min(c.right, d.right) - Math.max(c.left, d.left);
+        const high = Math.min(c.bottom, d.bottom) - Math.max(c.top, d.top);
         if (wide > 1 && high > 2) wrong.push(`${this.told(a)} and ${this.told(b)}`);
       }
     });

@@ -55,6 +55,17 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         yield url, homes
 
 
+#: Begin a kernel for a notebook of that name.
+BEGIN = """(path) => window.jupyterapp.serviceManager.sessions.startNew(
+    { path, name: path, type: "notebook", kernel: { name: "python3" } }).then(() => null)"""
+
+
+def text(url: str, token: str) -> str:
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Authorization": f"token {token}"})) as reply:
+        answer: str = reply.read().decode()
+    return answer
+
+
 def login(page: Any, url: str, who: str) -> None:
     page.goto(f"{url}/hub/login")
     page.fill("input[name=username]", who)
@@ -92,8 +103,16 @@ def test_4_behind_a_hub_each_person_sees_and_opens_their_own_runs(hub: tuple[str
         await_that(page, lambda: row(page, "bob / grpo").count())
         expect(page.locator(".probe-runs li")).to_have_count(1)
         # While both servers run the other person's refuses her: its list, and a run of his by its name.
-        for asks in ("runs", "findings?run=runs/of-bob", "stream?run=runs/of-bob", "plotly.js"):
+        for asks in ("runs", "findings?run=runs/of-bob", "stream?run=runs/of-bob", "plotly.js", "memory"):
             assert asked(f"{url}/user/bob/probe/api/{asks}", TOKEN_OF_ANN) == 403
+        # A notebook of his is told by his server, and by hers not, although both see all processes of the machine.
+        page.evaluate(BEGIN, "secret-of-bob.ipynb")
+        name = page.locator(".probe-holder-name", has_text="secret-of-bob.ipynb")
+        await_that(page, name.count)
+        told = text(f"{url}/user/ann/probe/api/memory", TOKEN_OF_ANN)
+        assert '"rss"' in told
+        assert "bob" not in told
+        page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
     # His run isn't reached through her own server either.
     his = urllib.parse.quote(str(homes / "bob" / "runs" / "of-bob"), safe="")
     assert asked(f"{url}/user/ann/probe/api/findings?run={his}", TOKEN_OF_ANN) == 404

@@ -281,6 +281,101 @@ def ran(page: Any) -> int:
     return cells.count()
 
 
+#: A kernel whose child process holds memory, and one that was left idle.
+WORKS = """import subprocess, sys
+hold = "held = bytearray(200 * 2**20); print('holds', flush=True); import time; time.sleep(1000)"
+child = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
+child.stdout.readline()
+import os; print(os.getpid(), child.pid)"""
+
+
+def test_2_memory_is_told_by_kernel_with_its_children_and_an_idle_one_is_shut_down(
+    page: Any, lab: tuple[str, Path], shots: Path
+):
+    url, root = lab
+    page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+    (root / "deep").mkdir()
+    write_notebook(root / "deep" / "works.ipynb", WORKS)
+    write_notebook(root / f"{NASTY.replace('/', '-')}.ipynb", "held = bytearray(2**20)")
+    told = []
+    for name in ("deep/works.ipynb", f"{NASTY}.ipynb"):
+        open_document(page, name)
+        page.wait_for_function(IDLE)
+        command(page, "notebook:run-all-cells")
+        cell = page.locator(".jp-NotebookPanel:visible .jp-InputPrompt").first
+        await_that(page, lambda cell=cell: "1" in (cell.text_content() or ""))
+        told += page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output").all_inner_texts()
+    kernel, child = map(int, told[0].split())
+    command(page, "probe:runs")
+    held, idle = holder(page, "deep/works.ipynb"), holder(page, NASTY)
+    await_that(page, lambda: held.count() and f"pid {child}" in plain(held) and "Idle for" in plain(idle))
+    expect(page.locator(".probe-memory-title")).to_have_text("Process memory (RSS)")
+    assert f"pid {kernel}: " in plain(held)
+    sizes = [float(one) for one in re.findall(r"pid \d+(?: \([^)]*\))?: ([\d.]+) MiB", plain(held))]
+    total = float(held.locator(".probe-bytes").inner_text().split()[0])
+    assert max(sizes) >= 200
+    assert total == pytest.approx(sum(sizes), abs=2)
+    status = page.locator(".probe-memory-status")
+    assert re.fullmatch(r"2 kernels: [\d.]+ MiB RSS", status.inner_text().replace("\u00a0", " "))
+    assert "deep/works.ipynb" in (status.get_attribute("title") or "")
+    page.add_style_tag(content=".Toastify { display: none }")
+    for theme in ("dark", "light"):
+        change_theme(page, f"JupyterLab {theme.title()}")
+        expect(page.locator("#jupyterlab-splash")).to_have_count(0)
+        page.screenshot(path=shots / f"lab_memory_{theme}.png")
+
+    # By keyboard: folded and unfolded, which the next page knows; then to a notebook by its name.
+    summary, names = page.locator(".probe-memory summary"), page.locator(".probe-holder-name")
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(names.first).to_be_hidden()
+    status.click()
+    expect(names.first).to_be_visible()
+    expect(summary).to_be_focused()
+    names.first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(names.nth(1)).to_be_focused()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    page.wait_for_function("window.jupyterapp.shell.currentWidget?.context?.path === 'deep/works.ipynb'")
+
+    # A kernel is shut down once that is confirmed.
+    for answer in ("Cancel", "Shut Down"):
+        idle.get_by_role("button", name="Shut down kernel").click()
+        expect(page.locator(".jp-Dialog")).to_contain_text(NASTY)
+        page.locator(".jp-Dialog").get_by_role("button", name=answer).click()
+        expect(page.locator(".jp-Dialog")).to_have_count(0)
+        assert answer != "Cancel" or idle.count()
+    expect(idle).to_have_count(0)
+    expect(held).to_have_count(1)
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.screenshot(path=shots / "lab_memory_narrow.png")
+    # Whoever switches it off asks for it no more.
+    page.evaluate(SET, {"memory": False})
+    show(page, f"{url}/lab?reset")
+    command(page, "probe:runs")
+    await_that(page, lambda: row(page, "shop / first").count())
+    expect(page.locator(".probe-memory, .probe-memory-status")).to_have_count(2)
+    expect(page.locator(".probe-memory:visible, .probe-memory-status:visible")).to_have_count(0)
+    asked = "performance.getEntriesByType('resource').some((one) => one.name.includes('/probe/api/memory'))"
+    assert not page.evaluate(asked)
+    page.evaluate(SET, {})
+    page.troubles[:] = [one for one in page.troubles if not re.search("Kernel|Canceled future", one)]
+
+
+#: The plugin's settings from the next page on.
+SET = """(settings) => window.jupyterapp.serviceManager.settings.save("probe-lab:plugin", JSON.stringify(settings))"""
+
+
+def holder(page: Any, name: str) -> Any:
+    return page.locator(".probe-holders li", has=page.locator(".probe-holder-name", has_text=name))
+
+
+def plain(one: Any) -> str:
+    text: str = one.inner_text()
+    return text.replace("\u00a0", " ")
+
+
 def pauses(page: Any, looks: int) -> list[float]:
     """Seconds between the page's next looks at the list of runs, each from an answer to the next question. The browser
     has taken the times: what drives it doesn't count.

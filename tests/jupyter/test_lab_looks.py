@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from playwright.sync_api import Error, expect
 from tests.browser.jupyter import another
 from tests.jupyter import plugin
 from tests.jupyter.driving import PANEL, await_that, change_theme, command, show, step_shown
+from tests.jupyter.held import NASTY, held
 from tests.sample_run import sample_rows, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -183,6 +185,7 @@ def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: An
     look, looked = LOOKS[name], []
     size = round(look.size[0] / look.zoom), round(look.size[1] / look.zoom)
     with another(chrome, size, reduced=True) as page:
+        page.route("**/probe/api/memory?*", lambda route: route.fulfill(json=held()))
         show(page, f"{url}/lab?reset")
         change_theme(page, look.theme)
         page.evaluate("(direction) => { document.documentElement.dir = direction; }", look.direction)
@@ -190,6 +193,7 @@ def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: An
         looked += wrong(page, ".probe-side")
         picture = shots / f"lab_plugin_{name.replace(' ', '_')}.png"
         page.screenshot(path=picture.with_stem(f"{picture.stem}_list"))
+        looked += devices(page, picture)
         assert page.locator(".probe-side").evaluate("(one) => getComputedStyle(one).direction") == look.direction
         command(page, "probe:compare", a="runs/first", b="runs/second")
         if look.narrow:
@@ -204,6 +208,43 @@ def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: An
         looked += wrong(page, ".probe-tab")
         page.screenshot(path=picture)
     assert looked == []
+
+
+def devices(page: Any, picture: Path) -> list[str]:
+    """What is wrong with the section of the memory, each of its devices in sight once."""
+    found = []
+    for at in range(page.locator(".probe-device").count()):
+        page.locator(".probe-device").nth(at).scroll_into_view_if_needed()
+        page.screenshot(path=picture.with_stem(f"{picture.stem}_memory_{at}"))
+        found += wrong(page, ".probe-memory")
+    return found
+
+
+def test_2_memory_of_gpus_is_told_by_device_and_a_run_s_line_opens_its_tab(url: str, chrome: Any, shots: Path):
+    with another(chrome) as page:
+        page.route("**/probe/api/memory?*", lambda route: route.fulfill(json=held()))
+        show(page, f"{url}/lab?reset")
+        listed(page)
+        status = page.locator(".probe-memory-status")
+        expect(status).to_have_text(re.compile(r"GPU 0:.71.of.80.GiB"))
+        assert "idle\u00a0for\u00a03\u00a0h" in (status.get_attribute("title") or "")
+        sections = page.locator(".probe-device")
+        expect(sections).to_have_count(5)
+        expect(page.locator(".probe-memory-title")).to_have_text("GPU memory")
+        for at, said in ((1, "31 GiB belong to no listed"), (3, "doesn't say how much"), (4, "GPU is lost")):
+            expect(sections.nth(at)).to_contain_text(said)
+        assert NASTY in sections.nth(0).inner_text()
+        assert page.evaluate("globalThis.__hurt") is None
+        # Another process opens nothing, and is no kernel that could be shut down.
+        other = page.locator(".probe-holders li", has_text="vllm")
+        expect(other.locator(".probe-holder-name")).to_be_disabled()
+        expect(other.locator(".probe-link:visible")).to_have_count(0)
+        page.screenshot(path=shots / "lab_memory_gpus.png")
+        # A kernel that is a rank of a run leads to both; the line of a rank to its run.
+        expect(page.locator(".probe-link", has_text="Open run shop / first, rank 4, actor")).to_be_visible()
+        page.locator(".probe-holder-name", has_text="shop / first, rank 3, actor").click()
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        assert page.troubles == []
 
 
 def undrawn(page: Any) -> list[str]:

@@ -118,6 +118,7 @@ ASKED: dict[str, Any] = {
     "sql": {"run": "runs/first", "query": "select 1 as one"},
     f"compare?{at('runs/first', **{'with': 'runs/first'})}": None,
     "plotly.js": None,
+    "memory": None,
     "roots": {"roots": []},
 }
 

@@ -1,7 +1,7 @@
 // probe in JupyterLab: a list of runs, their panels as tabs, a line in the status bar, and alarms.
 
 import { ILabShell, ILayoutRestorer } from "@jupyterlab/application";
-import { ICommandPalette, Notification, WidgetTracker } from "@jupyterlab/apputils";
+import { Dialog, ICommandPalette, Notification, showDialog, WidgetTracker } from "@jupyterlab/apputils";
 import { PathExt } from "@jupyterlab/coreutils";
 import { ABCWidgetFactory, DocumentWidget } from "@jupyterlab/docregistry";
 import { ILauncher } from "@jupyterlab/launcher";
@@ -16,6 +16,9 @@ import { tabFactory } from "./cell.js";
 import { compareArea } from "./compare_tab.js";
 import { copyFactory } from "./copy.js";
 import { Listing } from "./listing.js";
+import { Memory } from "./memory.js";
+import { MemorySection } from "./memory_section.js";
+import { holderName, inShort as memoryInShort, mostBy } from "./memory_words.js";
 import { openNotebook } from "./notebook.js";
 import { PanelTab, panelArea } from "./panel_tab.js";
 import { told } from "./server.js";
@@ -24,6 +27,7 @@ import { inShort, title } from "./words.js";
 
 /** @import { JupyterFrontEnd } from "@jupyterlab/application" */
 /** @import { DocumentRegistry } from "@jupyterlab/docregistry" */
+/** @import { Holder, Session } from "./types.js" */
 /** @import { Finding } from "../../../views/panel/static/src/finding_types.js" */
 
 const ID = "probe-lab:plugin"; //  the package's name and the schema's file, by which the settings are found
@@ -66,15 +70,21 @@ class Plugin {
     /** @type {WidgetTracker<ReturnType<typeof panelArea>>} */
     this.tabs = new WidgetTracker({ namespace: "probe-lab" });
     this.rooted = false;
+    this.memory = new Memory();
+    /** What a run is called. */
+    this.titled = (/** @type {string} */ run) => title(this.listing.runs.find((one) => one.run === run) ?? /** @type {any} */ ({ run }));
+    this.section = new MemorySection(this.memory, { session: (session) => void this._session(session), open: (run) => this.open(run), shutDown: (holder) => void this._shutDown(holder), titled: this.titled });
   }
 
   begin() {
     this._commands();
     this._sidebar();
     this._status();
+    this._memoryStatus();
     this._documents();
     this._cells();
     this.listing.changed.connect(() => this.alarms.hear(this.listing.runs));
+    this.listing.changed.connect(() => this.section.draw()); //  by then it may be known what a run is called
     this.app.restored.then(() => this._settings()).finally(() => this.listing.look());
   }
 
@@ -98,7 +108,8 @@ class Plugin {
     commands.addCommand("probe:runs", { label: "Show Runs", caption: "Show the list of runs", icon, describedBy: { args: { type: "object", properties: {} } }, execute: () => this.app.shell.activateById("probe-lab-runs") });
     commands.addCommand("probe:notebook", { label: "Notebook with the Rows Behind the Worst Finding", icon, describedBy: { args }, execute: (given) => this._notebook(given) });
     commands.addCommand("probe:compare", { label: "Compare Two Runs", icon, describedBy: { args: { type: "object", properties: { a: { type: "string" }, b: { type: "string" } } } }, isVisible: (given) => Boolean(given.a && given.b), execute: (given) => this._compare(String(given.a), String(given.b)) });
-    for (const command of ["probe:open", "probe:runs", "probe:notebook"]) palette?.addItem({ command, category: "probe" });
+    commands.addCommand("probe:memory", { label: "Show Memory by Kernel and Process", caption: "Show who holds memory of the server's GPUs", icon, isVisible: () => !this.section.root.hidden, describedBy: { args: { type: "object", properties: {} } }, execute: () => this._showMemory() });
+    for (const command of ["probe:open", "probe:runs", "probe:notebook", "probe:memory"]) palette?.addItem({ command, category: "probe" });
     launcher?.add({ command: "probe:open", category: "Other", rank: 10 });
     restorer?.restore(this.tabs, { command: "probe:open", args: (/** @type {any} */ area) => ({ run: area.content.run }), name: (/** @type {any} */ area) => area.content.run });
   }
@@ -133,7 +144,7 @@ class Plugin {
   }
 
   _sidebar() {
-    const side = new Sidebar(this.listing, { open: (run) => this.open(run), compare: (a, b) => this._compare(a, b), notebook: ({ run, verdict }) => void this._openNotebook(run, verdict?.worst ?? null) });
+    const side = new Sidebar(this.listing, { open: (run) => this.open(run), compare: (a, b) => this._compare(a, b), notebook: ({ run, verdict }) => void this._openNotebook(run, verdict?.worst ?? null) }, this.section.root);
     side.title.icon = icon;
     side.title.caption = "Runs (probe)";
     this.app.shell.add(side, "left", { rank: 550 });
@@ -156,6 +167,45 @@ class Plugin {
       item.node.dataset.kind = run?.verdict?.worst?.kind ?? "";
     });
     this.parts.status.registerStatusItem("probe-lab:status", { item, align: "left", rank: 900 });
+  }
+
+  _memoryStatus() {
+    if (!this.parts.status) return;
+    const item = new Widget({ node: document.createElement("button") });
+    item.addClass("probe-memory-status");
+    item.node.hidden = true;
+    item.node.addEventListener("click", () => this._showMemory());
+    this.memory.changed.connect(() => {
+      const { held } = this.memory;
+      const said = held ? memoryInShort(held) : "";
+      item.node.hidden = !said;
+      item.node.textContent = said;
+      item.node.title = held ? mostBy(held, this.titled, Date.now() / 1000) : "";
+    });
+    this.parts.status.registerStatusItem("probe-lab:memory", { item, align: "left", rank: 901 });
+  }
+
+  _showMemory() {
+    this.app.shell.activateById("probe-lab-runs");
+    this.section.show();
+  }
+
+  /** @param {Session} session */
+  _session({ path, type }) {
+    const { commands } = this.app;
+    const opened = type === "console" && commands.hasCommand("console:open") ? commands.execute("console:open", { path, activate: true }) : commands.execute("docmanager:open", { path });
+    return opened.catch((error) => Notification.error(`${path} can't be opened: ${error?.message ?? error}`));
+  }
+
+  /** @param {Holder} holder */
+  async _shutDown(holder) {
+    const { kernel } = holder;
+    if (!kernel) return;
+    const body = `${holderName(holder, this.titled)}: the kernel's variables and its child processes are lost. Files stay as they are.`;
+    const { button } = await showDialog({ title: "Shut down this kernel?", body, buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: "Shut Down" })] });
+    if (!button.accept) return;
+    await this.app.serviceManager.kernels.shutdown(kernel.id).catch((error) => Notification.error(`The kernel can't be shut down: ${error?.message ?? error}`));
+    await this.memory.look();
   }
 
   _documents() {
@@ -190,10 +240,16 @@ class Plugin {
     return /** @type {any} */ (around)?.sessionContext;
   }
 
+  /** Only where there is a place for it: Notebook 7 shows neither the list nor a status bar. @param {boolean} wanted @param {number} seconds */
+  _wantMemory(wanted, seconds) {
+    this.memory.set(wanted && Boolean(this.parts.shell), Math.max(seconds || 5, 1) * 1000);
+  }
+
   async _settings() {
     const found = await this.parts.settings?.load(ID).catch(() => null);
-    if (!found) return;
+    if (!found) return this._wantMemory(true, 0);
     const take = async () => {
+      this._wantMemory(found.get("memory").composite !== false, Number(found.get("memoryRefresh").composite));
       this.alarms.wanted = found.get("alarms").composite !== false;
       this.listing.refreshMs = Math.max(Number(found.get("refresh").composite) || 3, 1) * 1000;
       const roots = found.get("roots").composite;

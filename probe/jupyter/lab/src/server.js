@@ -4,7 +4,7 @@
 import { PageConfig, URLExt } from "@jupyterlab/coreutils";
 import { ServerConnection } from "@jupyterlab/services";
 
-/** @import { Run } from "./types.js" */
+/** @import { Held, Run } from "./types.js" */
 
 /** A poll must not keep a server alive that nobody uses. */
 const UNSEEN = "no_track_activity=1";
@@ -48,6 +48,9 @@ export async function refusal(answer) {
 
 /** @type {() => Promise<{runs: Run[], cut: boolean, missing: string[]}>} */
 export const runs = () => told(`runs?${UNSEEN}`);
+
+/** @type {() => Promise<Held>} */
+export const memory = () => told(`memory?${UNSEEN}`);
 
 /**
  * @param {string} run

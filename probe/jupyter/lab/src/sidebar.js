@@ -5,6 +5,7 @@ import { notebookLabel } from "../../../views/panel/static/src/beneath.js";
 import { node, say } from "../../../views/panel/static/src/dom.js";
 import { iconOf } from "../../../views/panel/static/src/kind_icon.js";
 import { ORDERS } from "./order.js";
+import { arrange, arrowKeys } from "./rows.js";
 import { age, facts, standing, title, verdict } from "./words.js";
 
 /** @import { Listing } from "./listing.js" */
@@ -14,8 +15,9 @@ export class Sidebar extends Widget {
   /**
    * @param {Listing} listing
    * @param {{open: (run: string) => void, compare: (a: string, b: string) => void, notebook: (run: Run) => void}} acts
+   * @param {HTMLElement} below what stands below the runs
    */
-  constructor(listing, acts) {
+  constructor(listing, acts, below) {
     super();
     this.listing = listing;
     this.acts = acts;
@@ -30,8 +32,8 @@ export class Sidebar extends Widget {
     this.compare = node("button", { type: "button", class: "jp-mod-styled", text: "Compare", on: { click: () => this._compare() } });
     this.list = node("ul", { class: "probe-runs", "aria-label": "Runs" });
     this.note = node("p", { class: "probe-note", role: "status" });
-    this.node.append(node("h2", { text: "Runs" }), node("div", { class: "probe-tools" }, this.filter, this.order, this.compare), this.note, this.list);
-    this.list.addEventListener("keydown", (event) => this._key(event));
+    this.node.append(node("h2", { text: "Runs" }), node("div", { class: "probe-tools" }, this.filter, this.order, this.compare), this.note, this.list, below);
+    arrowKeys(this.list, "button.probe-run-name");
     listing.changed.connect(this.draw, this);
     this.draw();
   }
@@ -47,19 +49,13 @@ export class Sidebar extends Widget {
     const shown = runs.filter((run) => `${title(run)} ${run.run} ${run.state} ${verdict(run)}`.toLowerCase().includes(asked)).sort(ORDERS[this.order.value]);
     const names = new Set(runs.map(({ run }) => run));
     for (const name of this.chosen) if (!names.has(name)) this.chosen.delete(name);
-    for (const [name, row] of this.rows) if (!shown.some(({ run }) => run === name)) {
-      row.root.remove();
-      this.rows.delete(name);
-    }
+    for (const name of this.rows.keys()) if (!shown.some(({ run }) => run === name)) this.rows.delete(name);
     const now = Date.now() / 1000;
-    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
-    shown.forEach((run, at) => {
+    arrange(this.list, shown.map((run) => {
       const row = this.rows.get(run.run) ?? this._row(run);
       row.write(run, now, this.chosen.has(run.run));
-      if (this.list.children[at] !== row.root) this.list.insertBefore(row.root, this.list.children[at] ?? null);
-    });
-    // Whoever moves in the list takes the focus along.
-    if (focused instanceof HTMLElement && focused !== document.activeElement && focused.isConnected) focused.focus();
+      return row.root;
+    }));
     this.compare.disabled = this.chosen.size !== 2;
     this.compare.title = this.chosen.size === 2 ? "" : "Choose two runs by their boxes";
     say(this.note, noted({ error, known, cut, missing, all: runs.length, shown: shown.length }));
@@ -85,16 +81,6 @@ export class Sidebar extends Widget {
   _compare() {
     const [a, b] = this.chosen;
     if (a && b) this.acts.compare(a, b);
-  }
-
-  /** @param {KeyboardEvent} event */
-  _key(event) {
-    const step = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity }[event.key];
-    if (!step) return;
-    const links = [...this.list.querySelectorAll("button.probe-run-name")];
-    const at = links.findIndex((one) => one.closest("li")?.contains(document.activeElement));
-    /** @type {HTMLElement | undefined} */ (links[Math.min(Math.max(at + step, 0), links.length - 1)])?.focus();
-    event.preventDefault();
   }
 }
 

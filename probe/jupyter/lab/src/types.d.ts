@@ -11,6 +11,46 @@ export interface Alarm {
   sentence: string;
 }
 
+/** A notebook, console or file that uses a kernel. */
+export interface Session {
+  path: string;
+  name: string;
+  type: string;
+}
+
+/** Who holds memory; see `probe/jupyter/holders.py`. */
+export interface Holder {
+  what: "kernel" | "run" | "left" | "server" | "process" | "stranger";
+  bytes: number | null;
+  processes: { pid: number; bytes: number | null; name: string | null }[];
+  /** of all its processes */
+  count: number;
+  kernel: { id: string; name: string; state: string | null; since_s: number | null; sessions: Session[] } | null;
+  run: { run: string; who: string; role: string | null } | null;
+  name: string | null;
+  user: string | null;
+  path: string | null;
+}
+
+export interface Device {
+  /** "0"; of an instance "0:1"; null is the machine itself */
+  number: string | null;
+  name: string;
+  mig: boolean;
+  used_bytes: number | null;
+  total_bytes: number | null;
+  why: string;
+  listed: boolean;
+  holders: Holder[];
+}
+
+/** What holds memory; see `probe/jupyter/memory.py`. */
+export interface Held {
+  kind: "gpu" | "rss";
+  why: string;
+  devices: Device[];
+}
+
 export interface Run {
   run: string;
   directory: string;

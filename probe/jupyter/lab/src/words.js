@@ -53,17 +53,25 @@ export function verdict({ verdict: found, error, state }) {
 /** "71 of 79 GiB", the fullest device. @param {Run} run */
 function memory({ verdict: found }) {
   if (!found || found.peak_bytes === null) return "";
-  if (found.device_bytes === null) return bytes(found.peak_bytes);
-  const [peak, unit] = bytes(found.peak_bytes).split(" ");
-  const [whole, other] = bytes(found.device_bytes).split(" ");
-  return unit === other ? `${peak} of ${whole} ${unit}` : `${peak} ${unit} of ${whole} ${other}`;
+  return ofTotal(found.peak_bytes, found.device_bytes);
 }
+
+/** @param {number} part @param {number | null} all null where that isn't known */
+export function ofTotal(part, all) {
+  if (all === null) return bytes(part);
+  const [used, unit] = bytes(part).split(" ");
+  const [whole, other] = bytes(all).split(" ");
+  return unit === other ? `${used} of ${whole} ${unit}` : `${used} ${unit} of ${whole} ${other}`;
+}
+
+/** A line breaks nowhere in it. @param {string} text */
+export const kept = (text) => text.replaceAll(" ", "\u00a0");
 
 /** Step, memory and alarms, as far as they are known: a line breaks between them. @param {Run} run */
 export function facts(run) {
   const alarms = run.verdict?.alarms ? many(run.verdict.alarms, "alarm") : "";
   const parts = [run.step === null ? "" : `step ${run.step}`, memory(run), alarms];
-  return parts.filter(Boolean).map((part) => part.replaceAll(" ", "\u00a0"));
+  return parts.filter(Boolean).map(kept);
 }
 
 /** "step 412 · 71 of 79 GiB · 1 alarm" @param {Run} run */
