@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import InputError, RunError
+from probe.runs.foreign import read_from
 from probe.sql import Sql
 from probe.sql import sql as with_limit
 from probe.text import rows
@@ -56,8 +57,7 @@ def list_runs(root: str) -> dict[str, Any]:
 
 def _name(place: str, config: Any) -> str:
     """What a run is called by: its place; of what others wrote theirs, see :mod:`probe.runs.foreign`."""
-    read_from = config.get("read_from") if isinstance(config, Mapping) and "written_by" in config else None
-    return str(read_from or place)
+    return read_from(config) or place
 
 
 def findings(root: str, run: str = "") -> dict[str, Any]:
