@@ -1,8 +1,8 @@
 """Show the live panel of a run on a page that this machine serves, while the run is written or after it has ended.
 
-RUN may also be a log of a training without probe: of verl's `file` logger, a directory with one, the output directory or
-a checkpoint of Transformers' and TRL's trainers (`trainer_state.json`), or TensorBoard's. What the log doesn't tell is
-missing.
+RUN may also be a log of a training without probe: of verl's `file` logger, a directory with one, the output directory
+or a checkpoint of Transformers' and TRL's trainers (`trainer_state.json`), or TensorBoard's. What the log doesn't tell
+is missing.
 
 The page is the panel of the notebook. It is served on 127.0.0.1 only, under a URL that nobody can guess. To see it from
 another machine, forward it: ssh -L 8000:127.0.0.1:8000. Standard output gets the URL and nothing else. Ctrl-C ends it.

@@ -1,4 +1,4 @@
-"""What the installed Transformers and TRL write into trainer_state.json, opened as a run without probe in the training."""
+"""What the installed Transformers and TRL write into trainer_state.json is opened as a run."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ def test_7_a_mean_over_several_steps_is_no_time_of_one(tmp_path: Path) -> None:
         assert "step_time" in set(run.scalars["key"])
         # TRL logs what is left over with the end, which is the time of the fifth step alone.
         assert times(run)["step"].tolist() == [5]
-        assert "2 log entries have the mean time of several steps: a step of these has no time of its own." in (
-            run.info.config["notes"]
+        assert (
+            "2 log entries have the mean time of several steps: a step of these has no time of its own."
+            in (run.info.config["notes"])
         )
 
 

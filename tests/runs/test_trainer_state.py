@@ -1,4 +1,4 @@
-"""Transformers' trainer_state.json is opened as a run; what it doesn't tell is missing, and what is no log is refused."""
+"""Transformers' trainer_state.json is opened as a run; what it doesn't tell is missing, and what is none is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def evaluated(step: int, loss: float = 0.5) -> dict[str, Any]:
 def state(path: Path, history: Any, **more: Any) -> Path:
     """As ``TrainerState.save_to_json`` writes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    last = max((one["step"] for one in history if isinstance(one, dict) and isinstance(one.get("step"), int)), default=0)
+    last = max(
+        (one["step"] for one in history if isinstance(one, dict) and isinstance(one.get("step"), int)), default=0
+    )
     told = STATE | {"global_step": last, "log_history": history} | more
     path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
     return path
@@ -91,7 +93,9 @@ def test_7_a_time_is_that_of_a_step_only_where_one_step_was_logged(tmp_path: Pat
         steps = run.sql("select step, duration as took from spans where kind = 'step' order by step")
         assert steps.to_numpy().tolist() == [[1, 2.0], [8, 1.5]]
         assert values(run, "step_time") == {1: [2.0], 4: [3.0], 7: [5.0], 8: [1.5]}
-        assert "2 log entries have the mean time of several steps: a step of these has no time of its own." in notes(run)
+        assert "2 log entries have the mean time of several steps: a step of these has no time of its own." in notes(
+            run
+        )
         logged = run.sql("select step, max(wall_ns) as at_ns from scalars group by step order by step")
         back = (file.stat().st_mtime_ns - logged["at_ns"]) / 1e9
         assert back.tolist() == [9.0 + 15.0 + 1.5, 15.0 + 1.5, 1.5, 0.0]
@@ -146,8 +150,12 @@ def test_7_states_that_disagree_are_told_of(tmp_path: Path) -> None:
     with probe.open(root) as run:
         assert values(run, "step_time")[5] == [6.0]
         told = " ".join(notes(run))
-    assert "checkpoint-6/trainer_state.json has log entries that checkpoint-8/trainer_state.json doesn't have: 2." in told
-    assert "checkpoint-6/trainer_state.json was written after checkpoint-8/trainer_state.json, at an earlier step" in told
+    assert (
+        "checkpoint-6/trainer_state.json has log entries that checkpoint-8/trainer_state.json doesn't have: 2." in told
+    )
+    assert (
+        "checkpoint-6/trainer_state.json was written after checkpoint-8/trainer_state.json, at an earlier step" in told
+    )
     # One that ends in the middle is taken only where none is whole.
     first.write_text(first.read_text()[:-400])
     with probe.open(root) as run:

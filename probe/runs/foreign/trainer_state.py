@@ -5,7 +5,6 @@ The file is read entry by entry, twice: for the times, and while the rows are wr
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,7 +171,9 @@ class _Log:
         if self._entries_left_out:
             told.append(f"Log entries without a step were left out: {self._entries_left_out}.")
         if self._values_left_out:
-            told.append(f"Logged values that are no numbers, or were logged twice, were left out: {self._values_left_out}.")
+            told.append(
+                f"Logged values that are no numbers, or were logged twice, were left out: {self._values_left_out}."
+            )
         return told
 
 
@@ -239,7 +240,7 @@ def _number_of_step(value: Any) -> int | None:
 
 def _took(entry: json_stream.Object) -> float | None:
     """Seconds of a step."""
-    value = entry.get(_STEP_TIME)
+    value: Any = entry.get(_STEP_TIME)
     return float(value) if is_number(value) and is_time(value) and value <= _LONGEST_S else None
 
 
