@@ -165,7 +165,7 @@ $(VENV)-frameworks/.made: pyproject.toml constraints.txt
 
 test-trl: $(VENV)-frameworks/.made  ## TRL's trainers, Transformers' and Lightning's under observation
 	HF_HUB_OFFLINE=1 $(VENV)-frameworks/bin/python $(TWICE) -- tests/frameworks/test_trl.py tests/frameworks/test_trl_attaching.py \
-		tests/frameworks/test_trl_rule.py tests/frameworks/test_lightning.py
+		tests/frameworks/test_trl_rule.py tests/frameworks/test_trl_state.py tests/frameworks/test_lightning.py
 
 test-transfer-queue: $(VENV)-frameworks/.made  ## the codec over a real wire, and a job on a real Ray
 	RAY_AUTH_MODE=disabled $(VENV)-frameworks/bin/python $(TWICE) -- tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py tests/frameworks/test_lake.py

@@ -77,6 +77,7 @@ def test_8_a_wheel_of_the_source_distribution_is_that_of_the_tree(sdist: Path, t
         assert sorted(names) == sorted(name for name in other.namelist() if "__pycache__" not in name)
         unlike = [name for name in names if one.read(name) != other.read(name)]
     assert not unlike
+    assert "probe/views/agents/SKILL.md" in names
 
 
 @pytest.mark.slow
@@ -99,6 +100,7 @@ def test_8_it_installs_in_an_empty_environment_and_records(
         return done.stdout
 
     assert said("probe", "--version") == said("probe-rl", "--version") == f"probe {probe.__version__}\n"
+    assert said("probe", "mcp", "--skill").startswith("---\nname: probe\n")  # it needs none of the SDK
     version, installed, place = json.loads(said("python", "-c", RECORD))
     assert version == installed == probe.__version__
     assert Path(place).is_relative_to(folder)

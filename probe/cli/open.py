@@ -1,7 +1,8 @@
 """Show the live panel of a run on a page that this machine serves, while the run is written or after it has ended.
 
-RUN may also be a log of a training without probe: of verl's `file` logger, a directory with one, or TensorBoard's.
-What the log doesn't tell is missing.
+RUN may also be a log of a training without probe: of verl's `file` logger, a directory with one, the output directory
+or a checkpoint of Transformers' and TRL's trainers (`trainer_state.json`), or TensorBoard's. What the log doesn't tell
+is missing.
 
 The page is the panel of the notebook. It is served on 127.0.0.1 only, under a URL that nobody can guess. To see it from
 another machine, forward it: ssh -L 8000:127.0.0.1:8000. Standard output gets the URL and nothing else. Ctrl-C ends it.
@@ -27,6 +28,7 @@ ABOUT: Final = "show the live panel of a run in a page on this machine"
 EXAMPLE: Final = """\
 probe open runs/arithmetic/grpo-small
 probe open logs/gsm8k/grpo.jsonl --rollouts rollouts
+probe open outputs/grpo/checkpoint-500
 probe open s3://bucket/runs/arithmetic/grpo-small --no-browser --port 8000"""
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from probe.errors import InputError, ProbeError
+from probe.errors import InputError, ProbeError, RunError
 from probe.runs.views import texts
 from probe.views.agents import answers
 from probe.views.agents.bounds import bounded
+from probe.views.agents.marking import CAUTION, KEY
 from probe.views.agents.worker import TimeLimitError, Worker, reply
 from tests.analysis.planted_batches import Planted, planted
 from tests.sample_run import sample_rows, write_run
@@ -54,10 +55,13 @@ def test_8_the_sdk_s_client_asks_a_real_run_over_stdio(root: Path) -> None:
             async def ask(tool: str, **arguments: Any) -> Any:
                 result = await client.call_tool(tool, arguments)
                 (content,) = result.content
-                if result.is_error:
-                    return content.text
                 assert len(content.text.encode()) <= 20_000
-                return json.loads(content.text)
+                told = json.loads(content.text)
+                assert told.pop("caution") == CAUTION
+                if result.is_error:
+                    (error,) = told.values()
+                    return error[KEY] if isinstance(error, dict) else error
+                return told
 
             listed = await ask("list_runs")
             assert sorted(Path(one["run"]).name for one in listed["runs"]) == ["after", "before"]
@@ -86,6 +90,7 @@ def test_8_the_sdk_s_client_asks_a_real_run_over_stdio(root: Path) -> None:
             long = await ask("sql", run="p/after", query="select repeat('x', 500) as text from range(5000)", limit=1000)
             assert long["more_rows"] is True
             assert long["left_out"]["rows"] > 900
+            assert long["rows"][0] == [{KEY: "x" * 500}]
             for query in ("copy memory to 'x.csv'", "select * from read_text('/etc/hostname')"):
                 assert "file system operations are disabled" in await ask("sql", run="p/after", query=query)
             assert "query: " in await ask("sql", run="p/after", query="select * from nowhere")
@@ -94,7 +99,8 @@ def test_8_the_sdk_s_client_asks_a_real_run_over_stdio(root: Path) -> None:
             assert "expected a run below" in await ask("findings", run="../elsewhere")
             assert "cap_tokens" in await ask("what_if", run="p/before", changes={"cap": 1})
             assert "limit: got 5000, expected 1 to 1000" in await ask("sql", query="select 1", limit=5000)
-            assert "changes" in await ask("what_if", run="p/before")
+            (missing,) = (await client.call_tool("what_if", {"run": "p/before"})).content  # which the SDK says itself
+            assert "changes" in missing.text
 
     asyncio.run(asked())
     assert not list(root.rglob("x.csv"))
@@ -147,12 +153,24 @@ def test_an_agent_is_told_of_a_fault_and_of_a_refusal() -> None:
     def refuses(root: str) -> str:
         raise InputError(f"run: there is none in {root}")
 
+    def cannot(root: str) -> str:
+        raise RunError(f"run: {root} can't be read")
+
     def fails(root: str) -> str:
         raise KeyError(root)
 
+    def works(root: str) -> dict[str, str]:
+        return {"run": root}
+
     here, there = multiprocessing.Pipe()
     with here, there:
-        for tool in (refuses, fails, str):
+        for tool in (refuses, cannot, fails, works):
             reply(there, tool.__name__, tool, "runs", {}, 1000)
-        told = [here.recv() for _ in range(3)]
-    assert told == [("error", "run: there is none in runs"), ("error", "fails: KeyError: 'runs'"), ("answer", '"runs"')]
+        told = [here.recv() for _ in range(4)]
+    assert [kind for kind, _ in told] == ["error", "error", "error", "answer"]
+    assert [json.loads(text) for _, text in told] == [
+        {"caution": CAUTION, "error": "run: there is none in runs"},
+        {"caution": CAUTION, "error": {KEY: "run: runs can't be read"}},  # it may quote a file
+        {"caution": CAUTION, "error": {KEY: "fails: KeyError: 'runs'"}},
+        {"caution": CAUTION, "run": "runs"},
+    ]

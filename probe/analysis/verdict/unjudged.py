@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from probe.analysis import growth, waiting
@@ -9,17 +10,31 @@ from probe.analysis.change import Change
 from probe.analysis.framework_settings import framework
 from probe.analysis.verdict import facts, learning
 from probe.analysis.verdict.finding import Finding, withheld
+from probe.runs.foreign import written_by
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 
 def unjudged(run: Run) -> list[Finding]:
-    """All of it; nothing before a step has ended."""
+    """All of it. Of a run that probe has recorded nothing before a step has ended."""
+    others = _of_others(run)
     steps = facts.ended(run).steps
     if not len(steps):
+        return others
+    return [*others, *_few_steps(run, len(steps)), *_gradient(run), *_metrics(run)]
+
+
+def _of_others(run: Run) -> list[Finding]:
+    """What a log of a training without probe can't tell, and what its reader has noted."""
+    writer = written_by(run.info.config)
+    if writer is None:
         return []
-    return [*_few_steps(run, len(steps)), *_gradient(run), *_metrics(run)]
+    notes = run.info.config.get("notes") if isinstance(run.info.config, Mapping) else None
+    what = "memory, micro-batches, padding, ranks or the tokens of answers"
+    text = f"This run was read from {writer}, which doesn't record {what}: these can't be judged."
+    found = withheld("not_recorded", text, change=Change("Record the next training by probe to have them judged."))
+    return [found.moved(missing=tuple(str(one) for one in notes) if isinstance(notes, list) else ())]
 
 
 def _few_steps(run: Run, many: int) -> list[Finding]:

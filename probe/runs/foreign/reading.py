@@ -6,13 +6,16 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from probe.records import Process
+from probe.records import Process, Row
 from probe.runs import row_types
-from probe.runs.foreign import tensorboard_files, verl_files
+from probe.runs.foreign import tensorboard_files, trainer_state, verl_files
+from probe.runs.foreign.origin import NOTES, PLACE, WRITER
 from probe.runs.foreign.rows import Read
 from probe.runs.layout import RunInfo, encode_info, plain
 from probe.runs.lines import encode_all
@@ -23,12 +26,31 @@ _PROCESS: Final = "driver"
 #: Entries of a directory that are looked into.
 _MOST: Final = 1000
 
+#: Rows that are written at once.
+_TOGETHER: Final = 10_000
+
+
+class Found(NamedTuple):
+    """What a path means: the files of one training."""
+
+    log: Path | None = None
+    states: tuple[Path, ...] = ()
+    events: Path | None = None
+    dumps: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> list[Path]:
+        """All that the run depends on."""
+        events = sorted(self.events.iterdir()) if self.events else []
+        return [*([self.log] if self.log else []), *self.states, *events, *self.dumps]
+
 
 def read(path: Path, rollouts: Path | None = None) -> Path | None:
     """The run directory that is made of what others wrote: the files of one training, as they are now.
 
     Args:
-        path: A log of verl's ``file`` logger, a directory with one, TensorBoard's directory, or verl's rollout dumps.
+        path: A log of verl's ``file`` logger, or a directory with one; a ``trainer_state.json``, a checkpoint with one
+            or the directory of such checkpoints; TensorBoard's directory; or verl's rollout dumps.
         rollouts: verl's ``trainer.rollout_data_dir``; None looks for dumps in ``path`` and one level below.
 
     Returns:
@@ -36,25 +58,30 @@ def read(path: Path, rollouts: Path | None = None) -> Path | None:
         known of the files.
 
     Raises:
-        InputError: TensorBoard isn't installed.
+        InputError: TensorBoard isn't installed, or a file isn't what its name says.
         OSError: They can't be read.
     """
-    log, events, dumps = _found(path, rollouts)
-    if log is None and events is None and not dumps:
+    found = _found(path, rollouts)
+    if not found.files:
         return None
-    target = _place(path, [*([log] if log else []), *(sorted(events.iterdir()) if events else []), *dumps])
+    target = _place(path, found.files)
     if (target / "run.json").exists():
         return target
-    if log is not None:
-        told = verl_files.read_log(log)
-    elif events is not None:
-        told = tensorboard_files.read_events(events)
-    else:
-        told = Read("verl's rollout dumps", begun_ns=min(one.stat().st_mtime_ns for one in dumps))
-    if dumps:
-        verl_files.read_dumps(dumps, told)
+    told = _told(path, found)
+    if found.dumps:
+        verl_files.read_dumps(list(found.dumps), told)
     _write(target, path, told)
     return target
+
+
+def _told(path: Path, found: Found) -> Read:
+    if found.log is not None:
+        return verl_files.read_log(found.log)
+    if found.states:
+        return trainer_state.read_state(list(found.states), path if path.is_dir() else path.parent)
+    if found.events is not None:
+        return tensorboard_files.read_events(found.events)
+    return Read("verl's rollout dumps", begun_ns=min(one.stat().st_mtime_ns for one in found.dumps))
 
 
 def readable_below(directory: Path) -> list[Path]:
@@ -70,27 +97,44 @@ def readable_below(directory: Path) -> list[Path]:
 
 
 def _is_readable(path: Path) -> bool:
-    log, events, dumps = _found(path, None)
-    return log is not None or events is not None or bool(dumps)
+    return any(_found(path, None))
 
 
-def _found(path: Path, rollouts: Path | None) -> tuple[Path | None, Path | None, list[Path]]:
-    """The log, the directory with event files and the dumps that a path means."""
+def _found(path: Path, rollouts: Path | None) -> Found:
+    """What a path means; nothing where nothing is known of it."""
     if path.is_file():
-        log = path if path.suffix == ".jsonl" and verl_files.is_log(path) else None
-        return log, None, verl_files.dumps_in(rollouts) if log and rollouts else []
+        return _file(path, rollouts)
     if not path.is_dir():
-        return None, None, []
+        return Found()
     logs = [one for one in path.glob("*.jsonl") if not one.stem.isdigit() and verl_files.is_log(one)]
     log = logs[0] if len(logs) == 1 else None  # of several each is a run
-    events = path if log is None and tensorboard_files.has_events(path) else None
+    states = () if log else tuple(trainer_state.states_in(path))
+    events = path if not log and not states and tensorboard_files.has_events(path) else None
+    if states:
+        return Found(states=states)
     if rollouts is not None:
-        return log, events, verl_files.dumps_in(rollouts)
+        return Found(log, (), events, tuple(verl_files.dumps_in(rollouts)))
     if len(logs) > 1:
-        return None, events, []
+        return Found(events=events)
     below = sorted(one for one in path.iterdir() if one.is_dir())[:_MOST] if log or events else []
     dumps = next((found for one in (path, *below) if (found := verl_files.dumps_in(one))), [])
-    return log, events, dumps
+    return Found(log, (), events, tuple(dumps))
+
+
+def _file(path: Path, rollouts: Path | None) -> Found:
+    if path.suffix == ".jsonl" and verl_files.is_log(path):
+        return Found(path, dumps=tuple(verl_files.dumps_in(rollouts)) if rollouts else ())
+    if path.name == trainer_state.NAME or (path.suffix == ".json" and trainer_state.is_state(path)):
+        return Found(states=(path,))
+    return Found()
+
+
+def _named(path: Path) -> tuple[str, str]:
+    """What the project and the experiment are called."""
+    place = path.resolve()
+    if place.name == trainer_state.NAME:
+        place = place.parent
+    return place.parent.name, place.stem if place.is_file() else place.name
 
 
 def _place(path: Path, sources: list[Path]) -> Path:
@@ -105,7 +149,7 @@ def _place(path: Path, sources: list[Path]) -> Path:
     if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
         root = Path(tempfile.mkdtemp(prefix="probe-read-"))  # somebody else's: nothing of it is believed
     digest = hashlib.sha256("\n".join(state).encode()).hexdigest()[:16]
-    return root / digest / (path.stem if path.is_file() else path.name)
+    return root / digest / (_named(path)[1] or "run")
 
 
 def _write(target: Path, path: Path, told: Read) -> None:
@@ -113,19 +157,21 @@ def _write(target: Path, path: Path, told: Read) -> None:
     begun = min([told.begun_ns, *(row.time_ns for row in told.rows)]) if told.rows else told.begun_ns
     own = row_types.bring(told.own)
     first = Process(time_ns=begun, wall_ns=begun, name=_PROCESS, process=_PROCESS, adapters=told.kind, tables=own)
-    for row in told.rows:
-        row.process = _PROCESS
+    project, experiment = _named(path)
+    about = {PLACE: str(path.resolve()), WRITER: told.kind, NOTES: told.notes}
     info = RunInfo(
-        project=path.resolve().parent.name,
-        experiment=path.stem if path.is_file() else path.name,
-        config=plain({"read_from": str(path.resolve()), "written_by": told.kind, "notes": told.notes}),
+        project=project,
+        experiment=experiment,
+        config=plain({**told.settings, **about}),
         started_at=datetime.fromtimestamp(begun / 1e9).astimezone().isoformat(timespec="seconds"),
         wall_ns=begun,
     )
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside = Path(tempfile.mkdtemp(prefix=".being-made-", dir=target.parent))
     try:
-        (aside / f"process-{_PROCESS}.jsonl").write_bytes(encode_all([first, *told.rows]))
+        with (aside / f"process-{_PROCESS}.jsonl").open("wb") as file:
+            for rows in _batches(chain([first], told.rows, told.later)):
+                file.write(encode_all(rows))
         (aside / "run.json").write_bytes(encode_info(info))
         try:
             aside.rename(target)
@@ -134,3 +180,12 @@ def _write(target: Path, path: Path, told: Read) -> None:
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """All rows, so many at once that they fit into memory, each told of its process."""
+    left = iter(rows)
+    while batch := list(islice(left, _TOGETHER)):
+        for row in batch:
+            row.process = _PROCESS
+        yield batch

@@ -53,6 +53,8 @@ class Read:
         begun_ns: Wall-clock time of the first.
         notes: What isn't known, in sentences.
         own: Row types that are none of probe's tables.
+        later: Rows that are made while they are written, behind the others: too many to be held.
+        settings: What else the files tell, as a part of the run's configuration.
     """
 
     kind: str
@@ -60,6 +62,8 @@ class Read:
     begun_ns: int = 0
     notes: list[str] = field(default_factory=list)
     own: tuple[type[Row], ...] = ()
+    later: Iterable[Row] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def of_step(step: int, values: Mapping[str, Any], end_ns: int, number: int) -> list[Row]:
@@ -73,22 +77,22 @@ def of_step(step: int, values: Mapping[str, Any], end_ns: int, number: int) -> l
         end_ns: Wall-clock time of its end.
         number: Of the step among those of the run, from 0.
     """
-    known = {str(key): float(one) for key, one in values.items() if _is_number(one)}
+    known = {str(key): float(one) for key, one in values.items() if is_number(one)}
     rows: list[Row] = [Scalar(step=step, time_ns=end_ns, key=key, value=one) for key, one in known.items()]
     took = step_time(known)
     if took is None:
         return rows
-    scope = number * (len(PHASES) + 1) + 1
+    first = number * (len(PHASES) + 1) + 1
     begin = end_ns - int(took * 1e9)
-    phases = {name: known[key] for name in PHASES if _is_time(known.get(key := f"timing_s/{name}"))}
+    phases = {name: known[key] for name in PHASES if is_time(known.get(key := f"timing_s/{name}"))}
     calls: list[Row] = []
     if sum(phases.values()) <= took * (1 + _SLACK):
         at = begin
         for place, (name, seconds) in enumerate(phases.items(), 1):
             end = min(at + int(seconds * 1e9), end_ns)
-            calls.append(_scope("phase", name, f"step/{name}", step, (at, end), scope + place, phase=name))
+            calls.append(scope("phase", name, f"step/{name}", step, (at, end), first + place, phase=name))
             at = end
-    calls.append(_scope("step", "step", "step", step, (begin, end_ns), scope))
+    calls.append(scope("step", "step", "step", step, (begin, end_ns), first))
     return [*calls, *rows]
 
 
@@ -98,12 +102,23 @@ def step_time(values: Mapping[str, float]) -> float | None:
     Args:
         values: Metrics by name.
     """
-    return next((values[key] for key in STEP_TIMES if _is_time(values.get(key))), None)
+    return next((values[key] for key in STEP_TIMES if is_time(values.get(key))), None)
 
 
-def _scope(
-    kind: str, name: str, path: str, step: int, times: tuple[int, int], scope: int, phase: str | None = None
+def scope(
+    kind: str, name: str, path: str, step: int, times: tuple[int, int], number: int, phase: str | None = None
 ) -> Call:
+    """The row of a step or phase that has ended.
+
+    Args:
+        kind: "step" or "phase".
+        name: Its name.
+        path: Names from the outermost scope inward.
+        step: Number of its step.
+        times: Wall-clock nanoseconds of its begin and end.
+        number: Of the scope, unique in the run.
+        phase: Where it is in one.
+    """
     begin, end = times
     return Call(
         step=step,
@@ -114,15 +129,25 @@ def _scope(
         point=f"scope.{kind}",
         name=name,
         scope=path,
-        scope_id=scope,
+        scope_id=number,
     )
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value that was logged is a number; True is none.
+
+    Args:
+        value: Out of JSON.
+    """
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_time(value: float | None) -> bool:
+def is_time(value: float | None) -> bool:
+    """Whether a number can be a duration.
+
+    Args:
+        value: Seconds.
+    """
     return value is not None and math.isfinite(value) and value >= 0
 
 
@@ -132,4 +157,4 @@ def numbers(values: Iterable[Any]) -> list[float | None]:
     >>> numbers([1, "x", True, 0.5])
     [1.0, None, None, 0.5]
     """
-    return [float(one) if _is_number(one) else None for one in values]
+    return [float(one) if is_number(one) else None for one in values]

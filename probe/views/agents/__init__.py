@@ -1,5 +1,6 @@
 """What an agent asks of runs, by the Model Context Protocol: ``probe mcp``.
 
 :mod:`answers` has the tools, :mod:`worker` runs them in a process that can be ended, :mod:`bounds` keeps answers short,
-and :mod:`server` is the only one that knows the protocol.
+:mod:`marking` marks foreign text in them, and :mod:`server` is the only one that knows the protocol. ``SKILL.md`` tells
+an agent how to ask.
 """

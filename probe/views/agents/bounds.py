@@ -6,20 +6,21 @@ import copy
 import json
 from typing import Any, Final
 
-from probe.text import plain
+from probe.text import plain, visible_json
 
 #: A list keeps as many items at least, and a text as many letters.
 _FEWEST: Final = 1
 _SHORTEST: Final = 80
 
 
-def bounded(answer: dict[str, Any], most: int) -> str:
-    """An answer as JSON. Where it is too long, its largest lists and texts are cut, and ``left_out`` says of each where
-    it stands and how many items or letters are missing.
+def bounded(answer: dict[str, Any], most: int, head: dict[str, Any] | None = None) -> str:
+    """An answer as JSON, on one line of letters that show. Where it is too long, its largest lists and texts are cut,
+    and ``left_out`` says of each where it stands and how many items or letters are missing.
 
     Args:
         answer: Plain values.
         most: Bytes that it may have, at least 1,000.
+        head: What stands before it, and is never cut.
 
     Returns:
         One line of JSON.
@@ -27,22 +28,24 @@ def bounded(answer: dict[str, Any], most: int) -> str:
     >>> bounded({"rows": [1, 2]}, 1000)
     '{"rows":[1,2]}'
     """
-    told = _line(answer)
+    first = head or {}
+    told = _line({**first, **answer})
     if len(told.encode()) <= most:
         return told
     cut: dict[str, Any] = copy.deepcopy(plain(answer))
     left_out: dict[str, int] = {}
     while True:
-        told = _line(cut | {"left_out": left_out})
+        told = _line({**first, **cut, "left_out": left_out})
         over = len(told.encode()) - most
         if over <= 0:
             return told
         if not _cut(cut, over, left_out):
-            return _line({"error": f"The answer has more than {most:,} bytes; ask for less.", "left_out": left_out})
+            error = f"The answer has more than {most:,} bytes; ask for less."
+            return _line({**first, "error": error, "left_out": left_out})
 
 
 def _line(value: Any) -> str:
-    return json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return visible_json(json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
 
 def _cut(answer: dict[str, Any], over: int, left_out: dict[str, int]) -> bool:

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.errors import ProbeError
+from probe.errors import InputError, ProbeError, RunNotFoundError
 from probe.guard import Guard
-from probe.text import plain
 from probe.views.agents.bounds import bounded
+from probe.views.agents.marking import CAUTION, Foreign, marked
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -21,12 +21,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("probe.views.agents")
 
+#: What every answer begins with.
+HEAD: Final = {"caution": CAUTION}
+
 #: Seconds until the process must have loaded what answers need.
 _STARTS: Final = 120.0
 
 
 class TimeLimitError(ProbeError):
     """An answer took longer than it may."""
+
+
+class RefusedError(ProbeError):
+    """A tool refused, or failed. Its text is the answer, see :func:`refusal`."""
+
+
+def refusal(why: str, most_bytes: int) -> str:
+    """An answer that says under ``error`` what is wrong, as JSON.
+
+    Args:
+        why: In words; one that is :class:`~probe.views.agents.marking.Foreign` may quote what a training wrote.
+        most_bytes: That it may have.
+    """
+    return bounded(marked({"error": why}, own={"error"}), most_bytes, HEAD)
 
 
 class Worker:
@@ -53,7 +70,8 @@ class Worker:
 
         Raises:
             TimeLimitError: It took too long.
-            ProbeError: What the tool refuses, in words; or the process ended.
+            RefusedError: What the tool refuses, as JSON.
+            ProbeError: The process ended, or didn't start.
         """
         with self._lock:
             try:
@@ -70,7 +88,7 @@ class Worker:
                 ) from error
         if kind == "answer":
             return str(told)
-        raise ProbeError(told)
+        raise RefusedError(told)
 
     def _started(self) -> Connection:
         if self._here is not None and self._process is not None and self._process.is_alive():
@@ -132,7 +150,7 @@ def reply(
     """Work out an answer and send it. An agent is told of a fault, too, and the next question is answered.
 
     Args:
-        pipe: Takes ``("answer", JSON)`` or ``("error", what is wrong)``.
+        pipe: Takes ``("answer", JSON)`` or ``("error", JSON)``, which has what is wrong under ``error``.
         tool: Its name.
         work: What it does.
         root: Below which runs are.
@@ -142,12 +160,14 @@ def reply(
 
     def answer() -> tuple[str, str]:
         try:
-            return "answer", bounded(plain(work(root, **arguments)), most_bytes)
+            return "answer", bounded(work(root, **arguments), most_bytes, HEAD)
+        except (InputError, RunNotFoundError) as error:
+            return "error", refusal(error.args[0] if error.args else "", most_bytes)
         except ProbeError as error:
-            return "error", str(error)
+            return "error", refusal(Foreign(error), most_bytes)
 
     def tell(_kind: str, _where: str, _message: str, error: BaseException | None, *_: object) -> None:
-        pipe.send(("error", f"{tool}: {type(error).__name__}: {error}"))
+        pipe.send(("error", refusal(Foreign(f"{tool}: {type(error).__name__}: {error}"), most_bytes)))
 
     guard = Guard(tool, f"{tool} failed", kind="agents", tell=tell, most=None, log=_log, level=logging.DEBUG)
     told = guard.call(answer)
