@@ -76,6 +76,7 @@ GROUPS: Final = (
             "probe.analysis.run_comparison",
             "probe.analysis.difference.parts:CAUSES,Difference,Part,Waterfall",
             "probe.analysis.limits",
+            "probe.analysis.noise:Change,Verdict",
         ),
     ),
     Group("records", "Row types", ("probe.records",)),

@@ -154,16 +154,22 @@ def _near(rows: Array, values: Array) -> NDArray[np.bool_]:
     return near
 
 
-def student(share: float, freedom: int) -> float:
-    """The quantile of Student's t distribution (expansion of Fisher and Cornish, 1960).
+def student(share: float, freedom: float) -> float:
+    """The quantile of Student's t distribution (expansion of Fisher and Cornish, 1960; of 1 and 2 in closed form).
 
     Args:
         share: Of the distribution below it, 0 to 1.
-        freedom: Degrees of freedom, at least 1; from 5 on it is right to a hundredth.
+        freedom: Degrees of freedom, at least 1; of 1, of 2, and from 5 on it is right to a hundredth.
 
     >>> round(student(0.975, 5), 2), round(student(0.975, 1000), 2)
     (2.57, 1.96)
+    >>> round(student(0.95, 1), 2), round(student(0.95, 2), 2)
+    (6.31, 2.92)
     """
+    if freedom == 1:
+        return math.tan(math.pi * (share - 0.5))
+    if freedom == 2:
+        return (2 * share - 1) / math.sqrt(2 * share * (1 - share))
     z, v = NormalDist().inv_cdf(share), float(freedom)
     return (
         z

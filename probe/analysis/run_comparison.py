@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -151,14 +151,15 @@ def compare_runs(a: Run, b: Run, *, causes: bool = True) -> RunComparison:
         return RunComparison(a.path, b.path, numbers, settings, found, made, promises(a, b, made))
 
 
-def metrics(a: Run, b: Run) -> pd.DataFrame:
+def metrics(a: Run, b: Run, only: Collection[str] | None = None) -> pd.DataFrame:
     """The numbers of two runs, as :attr:`RunComparison.metrics` has them.
 
     Args:
         a: A run.
         b: What it is compared with.
+        only: Quantities that are asked for; all by default. Metrics that the trainer logged are always there.
     """
-    specs = quantities()
+    specs = {name: spec for name, spec in quantities().items() if only is None or name in only}
     found = [courses(run, list(specs.values())) for run in (a, b)]
     told: list[tuple[str, str, float, float]] = []
     for at, (name, spec) in enumerate(specs.items()):

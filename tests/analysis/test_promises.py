@@ -71,9 +71,9 @@ def test_5_compare_shows_the_waterfalls_as_data_text_html_and_figure(tmp_path: P
     # 5, in CI: beyond a limit 1, within 0, what nobody knows and what is no limit 2.
     assert main(["check", *paths, "--max", "peak=+3%", "--max", "step=+5%"]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("peak_memory is beyond its limit: ")
+    assert said[0].startswith("peak_memory is beyond its limit of +3 %: ")
     assert "Most of it: rest, +10.0 GiB." in said[0]
-    assert said[1].startswith("step_time is within its limit: ")
+    assert said[1].startswith("step_time is within its limit of +5 %: it is the same in each of 4 steps")
     assert main(["check", *paths, "--max", "peak=+60%", "--min", "tokens=-1%", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["kept"] is True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 #: From so many steps on the first is left out: it compiles, fills caches and connects.
-_WARM: Final = 4
+WARM: Final = 4
 #: Rounds in which the pace of each process and the common model are fitted in turn.
 _TURNS: Final = 40
 #: Micro-batches of each run that the model is from, at the most, drawn evenly.
@@ -87,7 +87,7 @@ class _Side:
     def __post_init__(self) -> None:
         found = course(self.run, "step_time")
         known = [(step, one) for step, one in zip(found.steps, found.values, strict=True) if not math.isnan(one)]
-        known = known[1:] if len(known) >= _WARM else known
+        known = known[1:] if len(known) >= WARM else known
         self.steps, self.times = [step for step, _ in known], [one for _, one in known]
         if not self.steps:
             return
