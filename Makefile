@@ -26,7 +26,7 @@ WORKERS := -n $(JOBS) --dist worksteal
 TWICE := tests/twice.py --durations 40 --durations-min 10
 QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo environments check quick test thorough fuzz soak lint js js-check bench zoo mismatch dist docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
+.PHONY: demo environments check quick test thorough fuzz soak lint js js-check bench zoo mismatch lag-split dist docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -95,6 +95,9 @@ zoo: $(VENV)/.dev  ## plant every fault at three strengths, SEEDS=5 times each, 
 
 mismatch: $(VENV)/.dev  ## plant every fault between rollout and training, SEEDS=5 times each, and write how often it was named
 	$(BIN)/python docs/make_mismatch.py $(SEEDS)
+
+lag-split: $(VENV)/.dev  ## plant staleness and a temperature at several lags, and write how the split told them apart
+	$(BIN)/python docs/make_lag_split.py
 
 dist: $(VENV)/.dev  ## the wheel and the source distribution, into dist/
 	rm -rf dist
