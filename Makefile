@@ -26,7 +26,7 @@ WORKERS := -n $(JOBS) --dist worksteal
 TWICE := tests/twice.py --durations 40 --durations-min 10
 QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo environments check quick test thorough fuzz soak lint js js-check bench zoo mismatch noise dist docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
+.PHONY: demo environments check quick test thorough fuzz soak lint js js-check bench zoo mismatch noise lag-split dist docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -107,6 +107,9 @@ mismatch: $(VENV)/.dev  ## plant every fault between rollout and training, SEEDS
 
 noise: $(VENV)/.dev  ## draw pairs of runs with known changes, and write how often probe check is wrong
 	$(BIN)/python docs/make_noise.py
+
+lag-split: $(VENV)/.dev  ## plant staleness and a temperature at several lags, and write how the split told them apart
+	$(BIN)/python docs/make_lag_split.py
 
 dist: $(VENV)/.dev  ## the wheel and the source distribution, into dist/
 	rm -rf dist

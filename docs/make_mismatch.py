@@ -30,6 +30,7 @@ STRENGTHS: Final = (1.0, 0.5, 0.25)
 FIRST: Final = 10
 #: Steps of 32 texts for which a model is trained before: about a minute on one core.
 LESSONS: Final = 800
+SPLIT: Final = "## Staleness or the engine"
 PAGE: Final = Path(__file__).parent / "design" / "mismatch.md"
 
 HEAD: Final = """# How often a mismatch is named
@@ -137,7 +138,8 @@ def main() -> None:
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
         for running in [pool.submit(of_seed, seed, path) for seed in range(FIRST, FIRST + many)]:
             running.result()
-    PAGE.write_text("".join(page(found_in(path))))
+    _, heading, split = PAGE.read_text().partition(SPLIT)  # that part is make_lag_split.py's
+    PAGE.write_text("".join(page(found_in(path))) + (f"\n{heading}{split}" if heading else ""))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from probe.cli import step_range
+
+if TYPE_CHECKING:
+    from probe.analysis.mismatch import Mismatch
+    from probe.runs.reader import Run
 
 ABOUT: Final = "say whether rollout and training agree, and if not, why"
 
@@ -23,5 +27,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Print it. The exit code is 1 where either log-probability wasn't recorded."""
     from probe.analysis.mismatch import mismatch
 
+    found: Mismatch | None = None
+
+    def ask(run: Run, first: int | None, last: int | None) -> Mismatch | None:
+        nonlocal found
+        found = mismatch(run, first=first, last=last)
+        return found
+
     nothing = "probe mismatch: log-probabilities of rollout and training weren't recorded; see probe.samples"
-    return step_range.answer(arguments, lambda run, first, last: mismatch(run, first=first, last=last), nothing)
+    code = step_range.answer(arguments, ask, nothing)
+    return code if found is None or found.tokens.answers else 1

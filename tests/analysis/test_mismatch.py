@@ -175,7 +175,8 @@ def test_13_other_weights_than_those_that_are_told_are_not_called_stale() -> Non
     assert "no longer updated, though the engine reports that they are up to date." in judged.why
     assert found.sentence.startswith("Since step 4 the rollout samples with other weights than those of the version")
     finding = agreement._finding(found)
-    assert (finding.kind, finding.missing, finding.since.step) == ("alarm", (), 4)
+    assert (finding.kind, finding.since.step) == ("alarm", 4)
+    assert "the trainer's version wasn't recorded, and all answers may lag behind it alike." in finding.missing[0]
     assert finding.change is not None
     assert "Compare the engine's parameters" in finding.change.advice
     # Always one version behind, as a rollout one step ahead is: the version tells nothing of what begins in step 4.
@@ -215,7 +216,7 @@ def test_13_weights_that_never_were_the_trainer_s_are_told_where_both_versions_a
 @pytest.mark.parametrize("told", [True, False])
 def test_13_only_where_no_version_is_told_that_is_said_to_be_missing(told: bool) -> None:
     drawing = np.random.default_rng(9)
-    version = [{"weight_version": at} if told else {} for at in range(60)]
+    version = [{"weight_version": at, "trainer_version": at} if told else {} for at in range(60)]
     sizes = [0.3 if at % 2 else 0.02 for at in range(60)]
     rows = [noisy(drawing, 30, sizes[at], step=at, rank=at % 2, **version[at]) for at in range(60)]
     found = Mismatch(Tokens(rows))

@@ -70,7 +70,7 @@ def test_4_a_planted_mismatch_is_named_and_a_clean_training_agrees(
         assert judged.confidence == "high"
 
 
-def test_4_a_run_without_both_log_probabilities_has_no_mismatch(
+def test_4_of_a_run_without_both_log_probabilities_the_verdict_is_withheld(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from probe.sampled import samples
@@ -79,7 +79,11 @@ def test_4_a_run_without_both_log_probabilities_has_no_mismatch(
     with start("mismatch", run_dir=tmp_path / "run", rank=0, world_size=1) as session, session.step(0):
         samples([3, 2], rewards=[1.0, 0.0], clipped=False)
     with Run(tmp_path / "run") as run:
-        assert run.mismatch() is None
+        found = run.mismatch()
+        assert found is not None
+        assert found.judgement.cause == "unknown"
         assert not {"mismatch", "agreement"} & {one.name for one in run.findings()}
     assert main(["mismatch", str(tmp_path / "run")]) == 1
-    assert "log-probabilities of rollout and training weren't recorded" in capsys.readouterr().err
+    assert "rollout's and the trainer's log-probabilities weren't recorded." in capsys.readouterr().out.replace(
+        "\n ", ""
+    )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from probe.analysis.mismatch.answer import Mismatch
 from probe.analysis.mismatch.gathering import gathered
+from probe.analysis.mismatch.missing import syncs, unrecorded
+from probe.analysis.mismatch.tokens import Tokens
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -22,7 +24,11 @@ def mismatch(run: Run, *, first: int | None = None, last: int | None = None) -> 
         last: The last step; None ends with the run's.
 
     Returns:
-        The measures, and a judgement why they differ; None where no answer has both log-probabilities.
+        The measures, and a judgement why they differ. Where answers were recorded without both log-probabilities, it is
+        withheld and says what is missing. None where no answers were recorded, or the model that trains samples them.
     """
     found = gathered(run, first, last)
-    return None if found is None else Mismatch(found)
+    if found is not None:
+        return Mismatch(found, sync=syncs(run))
+    missing = unrecorded(run, first, last)
+    return None if missing is None else Mismatch(Tokens([]), missing=missing)

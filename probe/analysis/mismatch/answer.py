@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from probe.analysis.mismatch.confident import Confident, confident, counted
 from probe.analysis.mismatch.judgement import Judgement
-from probe.analysis.mismatch.judging import judge
+from probe.analysis.mismatch.judging import FOLLOWS, judge
+from probe.analysis.mismatch.lag import Lags, lags
 from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
 from probe.analysis.mismatch.markup import html_of
 from probe.analysis.mismatch.measures import Array, Measures, measured
+from probe.analysis.mismatch.missing import too_few, unsplit
+from probe.analysis.mismatch.split import Split, split
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Tokens
+from probe.analysis.withheld import Withheld
 from probe.errors import UnknownNameError
 from probe.text import UNKNOWN, percent
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from probe.analysis.change import Change
 
 #: Of these there are many values: they are told in ranges that double.
 _RANGES: Final = ("position", "length")
@@ -51,21 +58,33 @@ class Mismatch:
 
     Args:
         tokens: Of these answers.
+        missing: What wasn't recorded, where there are no such answers.
+        sync: How to have answers of the trainer's own weights, by the settings of the run's framework.
 
     Attributes:
         tokens: The same.
         judgement: Why, how sure, and what else it could be.
         measures: Of the tokens of answers that stand for the others: those that were kept for how bad they are count
             for the judgement and among the worst tokens alone.
+        confident: The tokens on which both are sure of opposite things, likewise.
+        split: What the engine and what stale weights make of k2; None where that can't be told apart.
+        withheld: What can't be judged, with what is missing.
     """
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, *, missing: Withheld | None = None, sync: Change | None = None) -> None:
         self.tokens = tokens
         self.judgement: Judgement = judge(tokens)
-        self._held = tokens.compared & tokens.drawn[tokens.row] if len(tokens.answers) else tokens.compared
-        if not self._held.any():
-            self._held = tokens.compared
-        self.measures: Measures = measured(tokens.log_ratio[self._held])
+        self._lags: Lags = lags(tokens)
+        self._confident = confident(tokens)
+        self.measures: Measures = measured(tokens.log_ratio[tokens.held], self._confident[tokens.held])
+        self.confident: Confident = counted(tokens, self._lags.behind)
+        cause = self.judgement.cause
+        judged = missing is None and cause != "unknown"
+        lacks = unsplit(tokens, self._lags, sync) if judged else missing or too_few(self.judgement)
+        self.split: Split | None = split(tokens, self._lags) if judged and lacks is None else None
+        #: Where they agree there is nothing to split, and where other tokens are trained, weights aren't the question.
+        asked = not judged or cause not in (FOLLOWS | {"agree"})
+        self.withheld: tuple[Withheld, ...] = () if lacks is None or not asked else (lacks,)
 
     @property
     def steps(self) -> tuple[int, int] | None:
@@ -77,11 +96,19 @@ class Mismatch:
     @property
     def sentence(self) -> str:
         """What is the case, in one or two sentences."""
+        if self.judgement.cause == "unknown":
+            return self.withheld[0].sentence
         return f"{_said(self.judgement)}{self._sizes()}"
+
+    @property
+    def split_sentence(self) -> str:
+        """What stale weights add to what the engine makes; "" where no answer is of older weights, or both agree."""
+        told = self.split
+        return "" if told is None or not told.stale_answers or self.judgement.cause == "agree" else told.sentence
 
     def _sizes(self) -> str:
         told = self.measures
-        if self.judgement.cause == "unknown" or told.k3 is None or told.effective_ratio is None:
+        if told.k3 is None or told.effective_ratio is None:
             return ""
         return f" k3 is {told.k3:.2g}; the effective sample is {percent(told.effective_ratio)} of the tokens."
 
@@ -93,8 +120,8 @@ class Mismatch:
 
         Returns:
             A frame with a row for each value, or range of values, in rising order: its label, tokens, k1, k2, k3,
-            effective_ratio, ratio_mean, below_ratio, above_ratio, difference_mean, difference_largest. Empty where
-            it isn't known.
+            effective_ratio, ratio_mean, below_ratio, above_ratio, difference_mean, difference_largest,
+            confident_tokens. Empty where it isn't known. Tokens of unknown lag are the last row of ``"lag"``.
 
         Raises:
             UnknownNameError: There is no such view.
@@ -108,15 +135,23 @@ class Mismatch:
         """The same as :meth:`by` as a list."""
         if what not in VIEWS:
             raise UnknownNameError.of("what", what, VIEWS)
-        held, values = self._held, self._values(what)
+        held, values = self.tokens.held, self._values(what)
         if values is None:
             return []
         values = values[held]
         if what in _RANGES:
             values = np.where(values >= 0, 2 ** np.floor(np.log2(np.maximum(values, 1))).astype(int), values)
-        log_ratio = self.tokens.log_ratio[held]
         known = [one for one in np.unique(values).tolist() if one >= 0][-_MOST_LINES:]
-        return [Line(self._label(what, one), measured(log_ratio[values == one])) for one in known]
+        found = [self._line(self._label(what, one), values == one) for one in known]
+        untold = values < 0
+        if what == "lag" and found and untold.any():
+            found.append(self._line("unknown", untold))
+        return found
+
+    def _line(self, label: str, inside: Array) -> Line:
+        """Of some of the tokens that count in means."""
+        held = self.tokens.held
+        return Line(label, measured(self.tokens.log_ratio[held][inside], self._confident[held][inside]))
 
     def _values(self, what: str) -> Array | None:
         tokens = self.tokens
@@ -126,6 +161,8 @@ class Mismatch:
             return tokens.position
         if what == "length":
             return tokens.lengths[tokens.row]
+        if what == "lag":
+            return self._lags.behind[tokens.row]
         if what == "replica":
             names = tokens.named("replica")
             self._names = sorted({one for one in names if one})
@@ -163,6 +200,8 @@ class Mismatch:
             rollout_log_prob=float(tokens.rollout[at]),
             log_prob=float(tokens.train[at]),
             log_ratio=float(tokens.log_ratio[at]),
+            lag=None if (lag := int(self._lags.behind[row])) < 0 else lag,
+            confident=bool(self._confident[at]),
         )
 
     def worst_frame(self) -> pd.DataFrame:
@@ -183,18 +222,27 @@ class Mismatch:
             "last_step": None if steps is None else steps[1],
             "answers": len(self.tokens.answers),
             "measures": self.measures.to_dict(),
+            "split": None if self.split is None else asdict(self.split),
+            "confident": asdict(self.confident),
+            "withheld": [one.to_dict() for one in self.withheld],
             "by": {what: [{what: one.label, **_flat(one.measures)} for one in self.lines(what)] for what in VIEWS},
             "worst": [asdict(one) for one in self.worst()],
         }
 
     def __repr__(self) -> str:
         judged = self.judgement
-        lines = [self.sentence] if judged.cause == "unknown" else [self.sentence, judged.why, self.confidence]
+        known = judged.cause != "unknown"
+        lines = [self.sentence, judged.why, self.confidence, self.split_sentence] if known else []
         told = [textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in lines if one]
-        for what in ("version", "rank", "turn", "position"):
+        told += [str(one) for one in self.withheld]
+        for what in ("lag", "version", "rank", "turn", "position"):
             found = self.lines(what)
             if len(found) > 1:
-                told += ["", f"{VIEWS[what]:24}{'tokens':>8}{'k1':>10}{'k3':>10}{'ESS':>8}", *map(_line, found[-12:])]
+                told += [
+                    "",
+                    f"{VIEWS[what]:24}{'tokens':>8}{'k1':>10}{'k2':>10}{'k3':>10}{'ESS':>8}",
+                    *map(_line, found[-12:]),
+                ]
         return "\n".join(told)
 
     @property
@@ -212,7 +260,7 @@ class Mismatch:
 def _line(one: Line) -> str:
     told = one.measures
     effective = UNKNOWN if told.effective_ratio is None else percent(told.effective_ratio)
-    return f"  {one.label:22}{told.tokens:>8}{short(told.k1):>10}{short(told.k3):>10}{effective:>8}"
+    return f"  {one.label:22}{told.tokens:>8}{short(told.k1):>10}{short(told.k2):>10}{short(told.k3):>10}{effective:>8}"
 
 
 def _flat(told: Measures) -> dict[str, Any]:
@@ -220,8 +268,6 @@ def _flat(told: Measures) -> dict[str, Any]:
 
 
 def _said(judged: Judgement) -> str:
-    if judged.cause == "unknown":
-        return f"Whether rollout and training agree can't be told: {judged.why}"
     text = _text(judged)
     if judged.since is None or judged.cause in ("agree", "temperature"):
         return text[0].upper() + text[1:]

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 MOST_ANSWERS: Final = 1000
 
 _NEEDED: Final = ("rollout_log_probs", "log_probs")
-_KNOWN: Final = ("step", "rank", "batch_id", "row", "weight_version", "trainer_version", "wall_ns", "process")
+_KNOWN: Final = (
+    "step",
+    "rank",
+    "batch_id",
+    "row",
+    "weight_version",
+    "trainer_version",
+    "replica",
+    "wall_ns",
+    "process",
+)
 
 
 def gathered(run: Run, first: int | None = None, last: int | None = None, most: int = MOST_ANSWERS) -> Tokens | None:
@@ -53,7 +63,7 @@ def _query(first: int | None, last: int | None, most: int) -> str:
              trainers as (select process, batch_id, max(trainer_version) as trainer_version from rollouts
                           where batch_id >= 0 group by process, batch_id)
         select told.step, told.rank, told.process, told.batch_id, told.row, told.tokens, told.arrays, told.dtypes,
-               told.data, told.chosen_by, told.wall_ns, samples.weight_version, samples.turns,
+               told.data, told.chosen_by, told.wall_ns, samples.weight_version, samples.replica, samples.turns,
                trainers.trainer_version, list_extract(samples.micro_batches, 1) as micro_batch
         from told left join samples
           on samples.process = told.process and samples.batch_id = told.batch_id and samples.row = told.row

@@ -16,6 +16,7 @@ from probe.analysis.mismatch.judgement import (
     percent,
     places,
 )
+from probe.analysis.mismatch.lag import behind_by
 from probe.analysis.mismatch.measures import measured
 from probe.analysis.mismatch.tails import NOISE_TAILS, heavy, light
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Array, Tokens
@@ -88,18 +89,6 @@ class _Rows(NamedTuple):
     def weights(self, inside: Array) -> tuple[Cause, ...]:
         """What may be wrong with the weights of some rows, from what is told of their versions."""
         return ("unsynced",) if self.fresh(inside) else ("stale",)
-
-
-def behind_by(tokens: Tokens) -> Array | None:
-    """By how many versions the weights of each answer are told to be older than those of the trainer; where the
-    trainer's aren't known, than the newest against their steps. None unless it is known of all.
-    """
-    step, version, trainer = (tokens.known(name) for name in ("step", "weight_version", "trainer_version"))
-    if not len(version) or (version == NOT_KNOWN).any():
-        return None
-    if (trainer != NOT_KNOWN).all():
-        return trainer - version
-    return None if (step == NOT_KNOWN).any() else step - version - (step - version).min()
 
 
 def _by_version(rows: _Rows) -> Judgement | None:

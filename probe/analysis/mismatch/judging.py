@@ -7,13 +7,15 @@ rows), then how large and how heavy-tailed what is left is.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from probe.analysis.mismatch import patterns
+from probe.analysis.mismatch.confident import counted
 from probe.analysis.mismatch.evidence import Evidence
-from probe.analysis.mismatch.groups import behind_by, groups
+from probe.analysis.mismatch.groups import groups
 from probe.analysis.mismatch.judgement import (
     Cause,
     Confidence,
@@ -24,16 +26,18 @@ from probe.analysis.mismatch.judgement import (
     percent,
     places,
 )
+from probe.analysis.mismatch.lag import behind_by, lags
 from probe.analysis.mismatch.measures import Measures, measured
+from probe.analysis.mismatch.missing import LEAST_ANSWERS, LEAST_TOKENS
 from probe.analysis.mismatch.tails import NOISE_TAILS, heavy, light
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Array, Tokens
 
-#: Fewer tokens or answers than these tell nothing.
-LEAST_TOKENS, LEAST_ANSWERS = 100, 6
 #: Noise without structure is what bfloat16 and other kernels give, up to this k3.
 NOISE_K3: Final = 3e-4
 #: What explains tokens or rows one by one is the cause where it explains this share of all differences.
 EXPLAINS: Final = 0.4
+#: Causes that come of other tokens being trained than were sampled.
+FOLLOWS: Final[frozenset[Cause]] = frozenset({"retokenised", "shift", "untrained"})
 #: A temperature is the cause from this share on, without entropies from the second, and this far from 1.
 FITS, FITS_GUESSED, FAR = 0.75, 0.5, 0.01
 
@@ -54,7 +58,23 @@ def judge(tokens: Tokens) -> Judgement:
             "are needed to tell one cause from another.",
         )
     evidence = Evidence(tokens)
-    return _exact(evidence) or _whole(evidence)
+    return _with_confident(tokens, _exact(evidence) or _whole(evidence))
+
+
+def _with_confident(tokens: Tokens, found: Judgement) -> Judgement:
+    """A judgement with what tokens say on which both sides are sure of opposite things. Neither noise nor a temperature
+    makes them: then something else is wrong, too.
+    """
+    seen = counted(tokens, lags(tokens).behind)
+    if not seen.tells:
+        return found
+    why = f"{found.why} {seen.sentence}"
+    if found.cause not in ("kernels", "temperature"):
+        return replace(found, why=why)
+    also: tuple[Cause, ...] = tuple(dict.fromkeys((*found.alternatives, "stale", "retokenised", "shift")))
+    sure: Confidence = "medium" if found.confidence == "high" else found.confidence
+    why += " Other tokens, another mask or other weights do."
+    return replace(found, why=why, alternatives=also, confidence=sure)
 
 
 def _exact(evidence: Evidence) -> Judgement | None:

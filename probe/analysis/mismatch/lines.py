@@ -14,6 +14,7 @@ VIEWS: Final = {
     "turn": "Turn",
     "position": "Position in the answer",
     "version": "Weight version",
+    "lag": "Versions behind",
     "length": "Tokens of the answer",
     "rank": "Rank",
     "replica": "Replica",
@@ -48,6 +49,8 @@ class WorstToken:
     rollout_log_prob: float
     log_prob: float
     log_ratio: float
+    lag: int | None = None  #: versions that the weights of its answer are behind
+    confident: bool = False  #: whether one of the two is sure of it and the other finds it unlikely
 
 
 def short(value: float | None) -> str:

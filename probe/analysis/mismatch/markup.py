@@ -15,6 +15,7 @@ from probe.analysis.mismatch.judgement import Judgement
 from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
 from probe.analysis.mismatch.measures import Measures
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Tokens
+from probe.analysis.withheld import Withheld
 from probe.text import UNKNOWN, count, percent
 
 _LESS, _MORE = "208,112,20", "58,116,220"
@@ -34,7 +35,18 @@ _RIGHT: Final = (
     "padding:3px 0 3px 12px;text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums;"
     "border-top:1px solid rgba(128,139,153,.3)"
 )
-_COLUMNS: Final = ("Tokens", "k1", "k2", "k3", "Effective sample", "Ratio < 0.5", "Ratio > 2", "Largest log ratio")
+_HEADER: Final = _RIGHT.replace("nowrap", "normal")
+_COLUMNS: Final = (
+    "Tokens",
+    "k1",
+    "k2",
+    "k3",
+    "Effective sample",
+    "Ratio < 0.5",
+    "Ratio > 2",
+    "Largest log ratio",
+    "Confident disagreement",
+)
 
 
 class Shown(Protocol):
@@ -43,6 +55,7 @@ class Shown(Protocol):
     tokens: Tokens
     judgement: Judgement
     measures: Measures
+    withheld: tuple[Withheld, ...]
 
     @property
     def sentence(self) -> str:
@@ -51,6 +64,10 @@ class Shown(Protocol):
     @property
     def confidence(self) -> str:
         """How sure it is, in a sentence."""
+
+    @property
+    def split_sentence(self) -> str:
+        """What stale weights add, in a sentence."""
 
     def lines(self, what: str) -> list[Line]:
         """The lines of a view."""
@@ -65,11 +82,14 @@ def html_of(found: Shown) -> str:
     Args:
         found: What is told.
     """
-    judged = found.judgement
-    said = [f'<p style="{_HEAD}">{escape(found.sentence)}</p>']
+    judged, said = found.judgement, []
     if judged.cause != "unknown":
-        said += [f'<p style="{_NOTE}">{escape(one)}</p>' for one in (judged.why, found.confidence)]
-    body = "".join([*said, _figure(found), _tables(found)])
+        said.append(f'<p style="{_HEAD}">{escape(found.sentence)}</p>')
+        notes = (judged.why, found.confidence, found.split_sentence)
+        said += [f'<p style="{_NOTE}">{escape(one)}</p>' for one in notes if one]
+    said += [one.to_html() for one in found.withheld]
+    shown = [_figure(found), _tables(found)] if len(found.tokens.answers) else []
+    body = "".join([*said, *shown])
     return (
         '<div class="probe-mismatch" style="max-width:68em;line-height:1.45;text-align:left;font-size:13px">'
         f"{body}</div>"
@@ -169,14 +189,14 @@ def _tables(found: Shown) -> str:
     note = f'<p style="{_SMALL}">Quantiles of the importance ratio, training ÷ rollout: {told}.</p>' if told else ""
     open_ = "".join(parts[1:])
     more = (
-        "<details><summary style='cursor:pointer;margin:8px 0'>By turn, position, version, length, rank and step, and "
-        f"the worst tokens</summary>{open_}{_worst(found)}</details>"
+        "<details><summary style='cursor:pointer;margin:8px 0'>By turn, position, version, lag, length, rank and step, "
+        f"and the worst tokens</summary>{open_}{_worst(found)}</details>"
     )
     return f"{parts[0]}{note}{more}"
 
 
 def _table(title: str, lines: list[Line]) -> str:
-    head = "".join(f'<th scope="col" style="{_RIGHT}">{escape(one)}</th>' for one in _COLUMNS)
+    head = "".join(f'<th scope="col" style="{_HEADER}">{escape(one)}</th>' for one in _COLUMNS)
     body = "".join(
         f'<tr><th scope="row" style="{_LEFT}">{escape(one.label)}</th>'
         f"{''.join(map(_cell, _numbers(one.measures)))}</tr>"
@@ -199,12 +219,13 @@ def _numbers(told: Measures) -> list[str]:
         percent(told.below_ratio),
         percent(told.above_ratio),
         short(told.difference_largest),
+        count(told.confident_tokens),
     ]
 
 
 def _worst(found: Shown) -> str:
-    heads = ("Step", "Rank", "Answer", "Token", "Turn", "Rollout", "Training", "Log ratio")
-    head = "".join(f'<th scope="col" style="{_RIGHT}">{one}</th>' for one in heads)
+    heads = ("Step", "Rank", "Answer", "Token", "Turn", "Versions behind", "Rollout", "Training", "Log ratio", "Mark")
+    head = "".join(f'<th scope="col" style="{_HEADER}">{one}</th>' for one in heads)
     body = "".join(f"<tr>{''.join(map(_cell, _of_token(one)))}</tr>" for one in found.worst(10))
     return (
         '<div tabindex="0" role="region" aria-label="The worst tokens" style="overflow-x:auto">'
@@ -215,9 +236,10 @@ def _worst(found: Shown) -> str:
 
 
 def _of_token(token: WorstToken) -> list[str]:
-    places = [token.step, token.rank, token.row, token.position, token.turn]
+    places = [token.step, token.rank, token.row, token.position, token.turn, token.lag]
     numbers = [token.rollout_log_prob, token.log_prob, token.log_ratio]
-    return [UNKNOWN if one is None else str(one) for one in places] + [short(one) for one in numbers]
+    mark = "confident disagreement" if token.confident else ""
+    return [UNKNOWN if one is None else str(one) for one in places] + [short(one) for one in numbers] + [mark]
 
 
 def _cell(text: str) -> str:

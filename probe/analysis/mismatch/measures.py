@@ -43,6 +43,8 @@ class Measures:
         above_ratio: Share of tokens with r above 2.
         difference_mean: Mean of \|log r\|.
         difference_largest: The log ratio of largest magnitude, with its sign.
+        confident_tokens: Of which one of the two is sure and that the other finds unlikely; see
+            :mod:`~probe.analysis.mismatch.confident`. None where it wasn't asked.
     """
 
     tokens: int
@@ -56,6 +58,7 @@ class Measures:
     above_ratio: float | None = None
     difference_mean: float | None = None
     difference_largest: float | None = None
+    confident_tokens: int | None = None
 
     @property
     def tail_ratio(self) -> float | None:
@@ -83,18 +86,19 @@ def ratios(log_ratio: Array) -> Array:
     return np.asarray(np.exp(np.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)))
 
 
-def measured(log_ratio: Array) -> Measures:
+def measured(log_ratio: Array, confident: Array | None = None) -> Measures:
     """The measures of some tokens.
 
     Args:
         log_ratio: Float (n,), finite.
+        confident: Of which one of the two is sure and that the other finds unlikely, bool (n,); None isn't asked.
 
     >>> found = measured(np.log([1.0, 2.0]))
     >>> round(found.k1, 4), round(found.k2, 4), round(found.k3, 4), round(found.effective_ratio, 4)
     (-0.3466, 0.1201, 0.1534, 0.9)
     """
     if not len(log_ratio):
-        return Measures(0)
+        return Measures(0, confident_tokens=None if confident is None else 0)
     ratio = ratios(log_ratio)
     quantiles = np.quantile(ratio, QUANTILES).tolist()
     return Measures(
@@ -109,4 +113,5 @@ def measured(log_ratio: Array) -> Measures:
         above_ratio=float((ratio > ABOVE).mean()),
         difference_mean=float(np.abs(log_ratio).mean()),
         difference_largest=float(log_ratio[np.abs(log_ratio).argmax()]),
+        confident_tokens=None if confident is None else int(confident.sum()),
     )

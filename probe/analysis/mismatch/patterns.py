@@ -288,9 +288,8 @@ def apart(loud: Array, inside: Array) -> Apart | None:
     ours, others = int(inside.sum()), int((~inside).sum())
     if ours < 3 or others < 3:
         return None
-    order = np.argsort(loud, kind="stable")
-    ranks = np.empty(len(loud))
-    ranks[order] = np.arange(1, len(loud) + 1)
+    _, place, counts = np.unique(loud, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equal ones share the mean of their ranks
     won = float(ranks[inside].sum()) - ours * (ours + 1) / 2
     spread = np.sqrt(ours * others * (len(loud) + 1) / 12)
     quiet = max(float(np.median(loud[~inside])), 1e-6)

@@ -106,6 +106,14 @@ class Tokens:
         return np.array([one.known.get("chosen_by") not in ("worst", "nan") for one in self.answers], bool)
 
     @cached_property
+    def held(self) -> Array:
+        """Which tokens count in means: compared ones of answers that stand for the others, or where there are none of
+        these, all that are compared; (tokens,).
+        """
+        held = self.compared & self.drawn[self.row] if len(self.answers) else self.compared
+        return np.asarray(held if held.any() else self.compared)
+
+    @cached_property
     def turn(self) -> Array:
         """The turn of each token, from 0: a stretch of tokens that the loss counts; −1 between them."""
         first = np.zeros(len(self.mask), bool)

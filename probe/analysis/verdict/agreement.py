@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from probe.analysis.change import Change
-from probe.analysis.framework_settings import setting
 from probe.analysis.mismatch.answer import CAUSES, Mismatch
 from probe.analysis.mismatch.gathering import gathered
-from probe.analysis.mismatch.tokens import NOT_KNOWN
+from probe.analysis.mismatch.judging import FOLLOWS
+from probe.analysis.mismatch.missing import syncs, unrecorded
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Kind, Since, Where, withheld
 from probe.analysis.verdict.identity import identity, untold
 from probe.sql import Sql, joined, sql
-from probe.text import rows, whole
+from probe.text import whole
 
 if TYPE_CHECKING:
     from probe.analysis.mismatch.tokens import Tokens
+    from probe.analysis.withheld import Withheld
     from probe.runs.reader import Run
 
 #: The newest steps that are looked at: what was repaired long ago isn't told again.
@@ -50,10 +51,6 @@ ADVICE: Final = {
 }
 
 
-#: Causes that come of other tokens being trained than were sampled: where ids say so, these follow from it.
-FOLLOWS: Final = frozenset({"retokenised", "shift", "untrained"})
-
-
 def tokens(run: Run) -> list[Finding]:
     """Whether what is trained is what was sampled, and rollout and training agree about it, in the newest steps."""
     same, agree = identity(run), _agreement(run)
@@ -63,31 +60,15 @@ def tokens(run: Run) -> list[Finding]:
     return [same.moved(folded=tuple(one for one, _ in agree if one not in apart)), *apart]
 
 
-_VERSIONS: Final = (
-    "Which weights sampled them wasn't recorded: probe.samples(weight_versions=…, trainer_version=…) records it."
-)
-
-#: The question that is asked of the newest steps.
-_QUESTION: Final = "Whether rollout and training agree about their tokens isn't known"
-
-#: How many answers of the newest steps have log-probabilities, of each side.
-_SIDES: Final = sql(
-    """
-    select count(*) as answers, count(rollout_log_prob_mean) as rollout, count(log_prob_mean) as training,
-           count(difference_mean) as both
-    from samples where coalesce(step, 0) > (select max(coalesce(step, 0)) from samples) - {steps}""",
-    steps=STEPS,
-)
-
-
 def _agreement(run: Run) -> list[tuple[Finding, str]]:
     """What log-probabilities say, with the cause that is judged to be behind it."""
     held = _held(run)
     if held is None:
-        return [(one, "unknown") for one in _unknown(run)]
-    found = Mismatch(held)
+        missing = _unrecorded(run)
+        return [] if missing is None else [(_withheld(missing), "unknown")]
+    found = Mismatch(held, sync=syncs(run))
     if found.judgement.cause == "unknown":
-        return [(withheld("agreement", found.sentence, "token_balance"), "unknown")]
+        return [(_withheld(found.withheld[0]), "unknown")]
     if found.judgement.cause == "agree":
         text = found.sentence
         fine = Finding("fine", "agreement", text, topic="token_balance", why=found.judgement.why)
@@ -103,25 +84,16 @@ def _held(run: Run) -> Tokens | None:
     return None if newest is None else gathered(run, first=newest - STEPS + 1, most=ANSWERS)
 
 
-def _unknown(run: Run) -> list[Finding]:
-    """Which side's log-probabilities are missing, where answers are told at all; nothing where no engine stands apart
-    from the trainer.
-    """
-    if not run.has("samples"):
-        return []
-    told = rows(run.sql(_SIDES))[0]
-    if not told["answers"] or told["both"]:
-        return []
-    name, now = setting(run, "rollout_log_probs")
-    if setting(run, "samples_by_engine")[1] is False:
-        return []  # the model that trains samples, too
-    sides = [words for side, words in (("rollout", "the rollout's"), ("training", "the trainer's")) if not told[side]]
-    sentence = f"{_QUESTION}: {' and '.join(sides) or 'both sides’'} log-probabilities weren't recorded"
-    sentence += "." if sides else " of the same answers."
-    change = None if now else Change("Record them.", name, True, now)
-    if name is None:
-        change = Change("Record both: probe.samples(rollout_log_probs=…, log_probs=…).")
-    return [withheld("agreement", sentence, "token_balance", change)]
+def _withheld(one: Withheld) -> Finding:
+    return withheld(one.name, one.sentence, one.topic, one.change)
+
+
+def _unrecorded(run: Run) -> Withheld | None:
+    """Which side's log-probabilities are missing in the newest steps."""
+    newest = (
+        whole(run.sql("select max(coalesce(step, 0)) as step from samples")["step"][0]) if run.has("samples") else None
+    )
+    return None if newest is None else unrecorded(run, first=newest - STEPS + 1)
 
 
 def _finding(found: Mismatch) -> Finding:
@@ -139,22 +111,20 @@ def _finding(found: Mismatch) -> Finding:
         since=_since(found),
         cost=Cost(tokens=count, share=lost),
         explained=explained,
-        why=judged.why,
+        why=f"{judged.why} {found.split_sentence}".strip(),
         evidence_sql=_evidence(found),
         change=Change(ADVICE[judged.cause]),
         confidence=judged.confidence,
         alternatives=tuple(CAUSES[one] for one in judged.alternatives),
-        missing=_untold_versions(found),
+        missing=tuple(_missing(one) for one in found.withheld),
         urgency=SOON,
         weight=70 if kind == "alarm" else 30,
     )
 
 
-def _untold_versions(found: Mismatch) -> tuple[str, ...]:
-    """That it wasn't recorded which weights sampled the answers, where other weights may be why they differ."""
-    if found.judgement.cause not in ("stale", "rows", "rank"):
-        return ()
-    return (_VERSIONS,) if (found.tokens.known("weight_version") == NOT_KNOWN).all() else ()
+def _missing(one: Withheld) -> str:
+    """What can't be judged, and what would record it."""
+    return one.sentence if one.change is None else f"{one.sentence} {one.change.advice}"
 
 
 def _kind(found: Mismatch) -> Kind:

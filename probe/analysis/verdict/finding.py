@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from probe.analysis.change import Change, Confidence
+from probe.analysis.withheld import NOT_JUDGED
 from probe.text import missing, place, whole
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ KINDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "alarm": ("▲", "Alarm", "#d0393b"),
     "tuning": ("◐", "Worth a change", "#a8740a"),
     "fine": ("✓", "In order", "#2b8a56"),
-    "withheld": ("◌", "Not judged", "#6e7781"),
+    "withheld": NOT_JUDGED,
 }
 
 #: In which order kinds stand.
