@@ -379,8 +379,7 @@ def test_of_a_real_model_staleness_is_told_from_a_temperature(tmp_path: Path) ->
             assert answer is not None
             assert answer.split is not None
             kinds[name] = {one.kind for one in run.findings() if one.name in ("mismatch", "agreement")}
-        kept = [one for one, drawn in zip(answer.tokens.answers, answer.tokens.drawn, strict=True) if drawn]
-        keys = [(one.known["step"], one.known["rank"], one.known["row"]) for one in kept]
+        keys = [(*(one.known[name] for name in ("step", "rank", "row")), one.weight) for one in answer.tokens.answers]
         found[name], planted[name] = answer.split, trained.planted(keys)
     assert [one.clear for one in found.values()] == [False, True, False, True]
     assert kinds["nothing"] == {"fine"}  # weights that are told to be older are no alarm
