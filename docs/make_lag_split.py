@@ -56,7 +56,7 @@ TAIL: Final = f"""
   are normally distributed (standard deviation {SPREAD:g}, {WORDS} words). A version changes them by noise of {DRIFT:g},
   times the strength. The engine adds noise of {NOISE:g}.
 * *Small model*: a training as in the table above, but shorter: the model learned from {lags.Lagged.lessons} batches of
-  texts before. Strength 0.5 and 0.25 are half and a quarter of the {OLDEST} versions. About 60 answers count in the
+  texts before. Strength 0.5 and 0.25 are half and a quarter of the {OLDEST} versions. About 80 answers count in the
   split.
 
 What the table doesn't show:
@@ -133,8 +133,8 @@ def on_a_model(name: str, strength: float, seed: int) -> tuple[Tokens, float, fl
         found = run.mismatch()
     if found is None:
         raise SystemExit(f"{name} {strength:g} seed {seed}: the run has no log-probabilities")
-    kept = [one.known for one, drawn in zip(found.tokens.answers, found.tokens.drawn, strict=True) if drawn]
-    return found.tokens, *trained.planted([(one["step"], one["rank"], one["row"]) for one in kept])
+    kept = [(*(one.known[name] for name in ("step", "rank", "row")), one.weight) for one in found.tokens.answers]
+    return found.tokens, *trained.planted(kept)
 
 
 TRIALS: Final = {"logits": on_logits, "small model": on_a_model}

@@ -73,6 +73,7 @@ class Generated(NamedTuple):
         begin_ns: When the batch was asked for, monotonic: answers come all at once.
         end_ns: When it was there.
         sampled: Ids that were sampled, of each answer; None where that isn't known of all of them.
+        version: Of the weights that sampled.
     """
 
     prompt_ids: list[Any]
@@ -80,6 +81,7 @@ class Generated(NamedTuple):
     begin_ns: int
     end_ns: int
     sampled: list[list[int]] | None
+    version: int
 
 
 _drawn: Final[WeakKeyDictionary[Any, Drawn]] = WeakKeyDictionary()
@@ -96,7 +98,16 @@ def generated(call: Call) -> Generator[None, None, None]:
     if SAMPLES.listeners and isinstance(call.result, tuple) and len(call.result) > 1:
         ids = list(call.result[0]), list(call.result[1])
         known = drawn is not None and not drawn.lost and len(drawn.ids) == len(ids[1])
-        _generated[trainer] = Generated(*ids, begin_ns, time.monotonic_ns(), drawn.ids if drawn and known else None)
+        sampled = drawn.ids if drawn and known else None
+        _generated[trainer] = Generated(*ids, begin_ns, time.monotonic_ns(), sampled, _version(trainer))
+
+
+def _version(trainer: Any) -> int:
+    """The optimizer steps that the weights which sample have had: those of an engine as of its last sync, and else the
+    trainer's own.
+    """
+    synced = getattr(trainer, "_last_loaded_step", None) if getattr(trainer, "use_vllm", False) else None
+    return int(trainer.state.global_step if synced is None else synced)
 
 
 def turn(call: Call) -> None:
@@ -127,7 +138,8 @@ def scored(call: Call) -> None:
         rollout_log_probs=output.get("sampling_per_token_logps"),
         log_probs=output.get("old_per_token_logps"),
         clipped=False if _never_clips(trainer, output) else None,
-        weight_versions=[int(trainer.state.global_step)] * count,
+        weight_versions=[made.version] * count,
+        trainer_version=int(trainer.state.global_step),
         begin_ns=made.begin_ns,
         end_ns=made.end_ns,
         replicas=_replica(trainer),

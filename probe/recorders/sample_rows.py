@@ -439,7 +439,9 @@ def _ids(told: Told, name: str, at: int) -> list[int]:
 
 
 def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[TokenBlock]:
-    """Arrays of the chosen few, as long as there is room."""
+    """Arrays of the chosen few, as long as there is room: drawn ones take what those that were chosen by what they are
+    leave.
+    """
     held = {name: values for name, values in batch.flat.items() if values is not None}
     if not held:
         return
@@ -448,8 +450,8 @@ def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[To
     if batch.passes.told:
         held["clipped_passes"] = np.minimum(batch.passes.clipped, 255)
     names = [name for name in BLOCK_ARRAYS if name in held]
-    room = most_bytes
-    for at, reason in kept.items():
+    room, found = most_bytes, []
+    for at, reason in sorted(kept.items(), key=lambda one: one[1] == "random"):
         inside = _of(batch, at)
         with np.errstate(over="ignore"):  # what is too large for half precision becomes an infinity
             raw = b"".join(held[name][inside].astype("<" + BLOCK_ARRAYS[name]).tobytes() for name in names)
@@ -457,7 +459,7 @@ def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[To
         if len(data) > room:
             continue
         room -= len(data)
-        yield TokenBlock(
+        block = TokenBlock(
             batch_id=batch.told.batch_id,
             row=at,
             tokens=int(batch.layout.lengths[at]),
@@ -466,3 +468,5 @@ def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[To
             data=data,
             chosen_by=reason,
         )
+        found.append(block)
+    yield from sorted(found, key=lambda one: one.row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_4_views_measure_the_tokens_of_each_value() -> None:
 
 
 def test_4_answers_kept_for_how_bad_they_are_count_among_the_worst_tokens_alone() -> None:
-    usual, worst = answer([-1.0], [-1.0], chosen_by="random"), answer([-1.0], [-9.0], chosen_by="worst")
+    usual, worst = answer([-1.0], [-1.0]), replace(answer([-1.0], [-9.0]), weight=0.0)
     found = Mismatch(Tokens([usual, worst]))
     assert found.measures.tokens == 1
     assert found.measures.k1 == 0

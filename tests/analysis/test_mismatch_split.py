@@ -82,16 +82,74 @@ def test_lag_of_each_answer_is_known_only_where_both_versions_or_all_steps_are(r
     tokens = Tokens(
         [Answer(np.zeros(1), np.zeros(1), np.ones(1), known=dict(zip(names, row, strict=True))) for row in rows]
     )
-    behind, by_steps = lags(tokens)
+    behind, by_steps, uncounted = lags(tokens)
     told = [row for row in rows if row[1] is not None]
-    assert by_steps == (any(row[2] is None for row in told) and all(row[0] is not None for row in told))
+    assert (by_steps or uncounted) == (any(row[2] is None for row in told) and all(row[0] is not None for row in told))
+    assert not (by_steps and uncounted)
     least = min((row[0] - row[1] for row in told), default=0) if by_steps else 0
     for row, lag in zip(rows, behind.tolist(), strict=True):
         step, version, trainer = row
         zero = trainer if not by_steps or version is None else step - least
-        assert lag == (NOT_KNOWN if version is None or zero is None else zero - version)
+        assert lag == (NOT_KNOWN if version is None or zero is None or uncounted else zero - version)
     found = behind_by(tokens)
     assert (found is None) == (not rows or NOT_KNOWN in behind)
+
+
+def at_steps(versions: list[int], every: int = 1) -> Tokens:
+    """Two answers a step: the newest of such versions, and one that is one older."""
+    told = [{"step": at * every, "weight_version": one - old} for at, one in enumerate(versions) for old in (0, 1)]
+    return Tokens([Answer(np.zeros(1), np.zeros(1), np.ones(1), known=known) for known in told])
+
+
+@pytest.mark.parametrize(
+    ("versions", "every"),
+    [
+        ([*range(12)], 2),  # a version each other step: syncs are counted, and each sync is of two steps
+        ([at // 2 for at in range(12)], 1),
+        ([at // 4 for at in range(24)], 1),
+        ([3 * at for at in range(12)], 1),  # updates are counted, three of them a step
+        ([7] * 12, 1),  # an engine that always says the same
+        ([0, 1, 1, 2, 2, 3, 3, 4, 4, 5], 1),
+    ],
+)
+def test_where_versions_count_something_else_than_steps_no_lag_is_told(versions: list[int], every: int) -> None:
+    tokens = at_steps(versions, every)
+    assert lags(tokens).uncounted
+    assert behind_by(tokens) is None
+    assert (lags(tokens).behind == NOT_KNOWN).all()
+
+
+@pytest.mark.parametrize(
+    ("versions", "every"),
+    [
+        ([*range(12)], 1),
+        ([5 * at for at in range(12)], 5),  # each fifth step is looked at
+        ([at - at % 3 for at in range(12)], 1),  # a sync each third step
+        ([0, 9, 18, 30, 39, 48], 10),  # both
+        ([0, 1, 2, 3, 3, 3, 3, 3, 3], 1),  # the engine isn't synced any more
+        ([0, 1, 2, 3, 0, 1, 2, 3, 4, 5], 1),  # from step 4 on it lags by four more
+        ([4], 1),
+    ],
+)
+def test_where_they_count_steps_it_is_told(versions: list[int], every: int) -> None:
+    tokens = at_steps(versions, every)
+    ahead = [at * every - one + old for at, one in enumerate(versions) for old in (0, 1)]
+    assert lags(tokens).by_steps
+    assert lags(tokens).behind.tolist() == [one - min(ahead) for one in ahead]
+
+
+def test_from_a_step_on_the_reason_says_whether_versions_were_recorded() -> None:
+    rows = answers_of(
+        9, 48, engine=0.02, trainer_version=[None] * 48, weight_version=[at // 4 // 2 for at in range(48)]
+    )
+    loud = [
+        replace(one, rollout=one.train + 12 * (one.rollout - one.train)) if one.known["step"] >= 10 else one
+        for one in rows
+    ]
+    why = Mismatch(Tokens(loud)).judgement.why
+    assert "how old they are isn't known" in why
+    bare = [replace(one, known={**one.known, "weight_version": None}) for one in loud]
+    assert "no weight version was recorded" in Mismatch(Tokens(bare)).judgement.why
 
 
 def test_the_view_by_lag_has_a_line_for_each_and_one_for_what_isn_t_known() -> None:
@@ -208,6 +266,10 @@ NAMES = {
     },
     "the trainer's version wasn't recorded, and all answers may lag behind it alike.": {
         "weight_version": [at // 4 for at in range(40)],
+        "trainer_version": [None] * 40,
+    },
+    "the trainer's version wasn't recorded, and weight versions don't rise as steps do.": {
+        "weight_version": [at // 8 for at in range(40)],
         "trainer_version": [None] * 40,
     },
     "the answers tell newer weights than the trainer's, so that the two don't count versions alike.": {
@@ -379,8 +441,7 @@ def test_of_a_real_model_staleness_is_told_from_a_temperature(tmp_path: Path) ->
             assert answer is not None
             assert answer.split is not None
             kinds[name] = {one.kind for one in run.findings() if one.name in ("mismatch", "agreement")}
-        kept = [one for one, drawn in zip(answer.tokens.answers, answer.tokens.drawn, strict=True) if drawn]
-        keys = [(one.known["step"], one.known["rank"], one.known["row"]) for one in kept]
+        keys = [(*(one.known[name] for name in ("step", "rank", "row")), one.weight) for one in answer.tokens.answers]
         found[name], planted[name] = answer.split, trained.planted(keys)
     assert [one.clear for one in found.values()] == [False, True, False, True]
     assert kinds["nothing"] == {"fine"}  # weights that are told to be older are no alarm

@@ -12,6 +12,7 @@ import json
 import tempfile
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import torch
 import probe
 from benchmarks import trl_cost
 from benchmarks.measure import Size
+from probe.adapters import trl_samples
 from probe.analysis.what_if import replayed, replayed_packings, what_if
 from probe.opened import Run
 from tests.frameworks import small_trl
@@ -216,6 +218,7 @@ def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes,
                 found = super()._generate_and_score_completions(inputs)
                 if self.model.training:
                     own.append({"ids": found["completion_ids"].clone(), "advantages": found["advantages"].tolist()})
+                    own[-1]["version"] = self.state.global_step
                     own[-1]["mask"] = found["completion_mask"].clone()
                     own[-1]["counted"] = int(found.get("num_items_in_batch", found["completion_mask"].sum()))
                 return found
@@ -259,8 +262,21 @@ def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes,
     assert (rollouts["timed"] == 0).all()
     assert (rollouts["end_ns"] > rollouts["begin_ns"]).all()
     assert set(rollouts["replica"]) == {"rank 0"}
+    # 15, audit: both versions count optimizer steps, and what samples has the trainer's own weights.
+    assert rollouts["trainer_version"].tolist() == [one["version"] for one in own]
+    assert [list(one) for one in rollouts["weight_versions"]] == [[one["version"]] for one in own]
+    assert run.samples["weight_version"].tolist() == [one["version"] for one in own for _ in one["advantages"]]
+    assert all(set(one.staleness) == {0} for one in run.long_tail().steps)
     assert all(one.tail_ns is None and one.begin_ns is not None for one in run.long_tail().steps)
     assert run.samples["begin_ns"].isna().all()
+
+
+def test_15_weights_of_an_engine_are_those_of_its_last_sync():
+    """vLLM doesn't run here: the trainer's own attributes, by which TRL 1.16 syncs it."""
+    trainer = SimpleNamespace(state=SimpleNamespace(global_step=5), use_vllm=True, _last_loaded_step=3)
+    assert trl_samples._version(trainer) == 3
+    trainer.use_vllm = False
+    assert trl_samples._version(trainer) == 5
 
 
 @pytest.mark.parametrize("kind", ONLINE)

@@ -289,6 +289,16 @@ def test_token_blocks_of_the_chosen_few_hold_the_arrays_within_their_room():
     assert len(kept) < 9
 
 
+def test_what_is_drawn_never_takes_the_room_of_the_worst() -> None:
+    train = -np.random.default_rng(1).random((9, 50))
+    train[8, 3] = -9.0
+    rows = recorded(
+        lambda: probe.samples([50] * 9, rollout_log_probs=0 * train, log_probs=train), blocks=4, block_bytes=300
+    )
+    (block,) = of(rows, TokenBlock)
+    assert (block.row, block.chosen_by) == (8, "worst")
+
+
 def test_texts_and_ids_only_when_asked(tmp_path):
     def tell():
         probe.samples(

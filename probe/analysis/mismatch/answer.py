@@ -64,8 +64,8 @@ class Mismatch:
     Attributes:
         tokens: The same.
         judgement: Why, how sure, and what else it could be.
-        measures: Of the tokens of answers that stand for the others: those that were kept for how bad they are count
-            for the judgement and among the worst tokens alone.
+        measures: Of all tokens, estimated from those that are kept: each counts for as many as it stands for, so that
+            answers that were kept for how bad they are move no mean.
         confident: The tokens on which both are sure of opposite things, likewise.
         split: What the engine and what stale weights make of k2; None where that can't be told apart.
         withheld: What can't be judged, with what is missing.
@@ -76,7 +76,7 @@ class Mismatch:
         self.judgement: Judgement = judge(tokens)
         self._lags: Lags = lags(tokens)
         self._confident = confident(tokens)
-        self.measures: Measures = measured(tokens.log_ratio[tokens.held], self._confident[tokens.held])
+        self.measures: Measures = self._measured(tokens.held)
         self.confident: Confident = counted(tokens, self._lags.behind)
         cause = self.judgement.cause
         judged = missing is None and cause != "unknown"
@@ -135,23 +135,23 @@ class Mismatch:
         """The same as :meth:`by` as a list."""
         if what not in VIEWS:
             raise UnknownNameError.of("what", what, VIEWS)
-        held, values = self.tokens.held, self._values(what)
+        values = self._values(what)
         if values is None:
             return []
-        values = values[held]
+        values = values[self.tokens.held]
         if what in _RANGES:
             values = np.where(values >= 0, 2 ** np.floor(np.log2(np.maximum(values, 1))).astype(int), values)
         known = [one for one in np.unique(values).tolist() if one >= 0][-_MOST_LINES:]
-        found = [self._line(self._label(what, one), values == one) for one in known]
+        held = np.flatnonzero(self.tokens.held)
+        found = [Line(self._label(what, one), self._measured(held[values == one])) for one in known]
         untold = values < 0
         if what == "lag" and found and untold.any():
-            found.append(self._line("unknown", untold))
+            found.append(Line("unknown", self._measured(held[untold])))
         return found
 
-    def _line(self, label: str, inside: Array) -> Line:
+    def _measured(self, which: Array) -> Measures:
         """Of some of the tokens that count in means."""
-        held = self.tokens.held
-        return Line(label, measured(self.tokens.log_ratio[held][inside], self._confident[held][inside]))
+        return measured(self.tokens.log_ratio[which], self._confident[which], self.tokens.weight[which])
 
     def _values(self, what: str) -> Array | None:
         tokens = self.tokens

@@ -32,8 +32,8 @@ class Confident:
     """How many such tokens there are, and where.
 
     Attributes:
-        tokens: How many.
-        ratio: Of the compared tokens.
+        tokens: How many, of those that are kept.
+        ratio: Their share of all tokens, each with the weight of its answer.
         answers: In how many answers.
         rollout_sure: Of which the rollout is sure, and training finds them unlikely.
         training_sure: The other way round.
@@ -100,7 +100,7 @@ def counted(tokens: Tokens, behind: Array) -> Confident:
     many, rows = int(flags.sum()), np.unique(tokens.row[flags])
     return Confident(
         tokens=many,
-        ratio=many / max(int(held.sum()), 1),
+        ratio=float(tokens.weight[flags].sum()) / max(float(tokens.weight[held].sum()), 1.0),
         answers=len(rows),
         rollout_sure=int(rollout.sum()),
         training_sure=int(training.sum()),

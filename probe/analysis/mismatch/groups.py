@@ -156,8 +156,10 @@ def _by_step(rows: _Rows) -> Judgement | None:
     other = tails is not None and tails >= NOISE_TAILS
     if fresh:
         versions = ", though the engine reports that they are up to date"
-    elif rows.behind is None:
+    elif (rows.version == NOT_KNOWN).all():
         versions = "; no weight version was recorded"
+    elif rows.behind is None:
+        versions = "; how old they are isn't known"
     else:
         versions = f"; the engine reports that they are up to {rows.behind[later].max()} versions old"
     return Judgement(

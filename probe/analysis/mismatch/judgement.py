@@ -68,14 +68,14 @@ def percent(share: float) -> str:
 
 
 def concerned_share(tokens: Tokens, rows: Array) -> float | None:
-    """The share of answers that it concerns, of those that stand for the others.
+    """The share of answers that it concerns, each with its weight.
 
     Args:
         tokens: Of all answers.
         rows: Which of them it concerns, bool (answers,).
     """
-    drawn = tokens.drawn if tokens.drawn.any() else np.ones(len(rows), bool)
-    return float(rows[drawn].mean()) if drawn.any() else None
+    total = float(tokens.weights.sum())
+    return float(tokens.weights[rows].sum()) / total if total else None
 
 
 def first_step(tokens: Tokens, rows: Array) -> int | None:

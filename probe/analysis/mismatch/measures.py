@@ -5,6 +5,11 @@ logarithms. All estimators here are means over tokens that were sampled by the r
 k2 and k3 estimate is KL(rollout ‖ training). They are those of J. Schulman, "Approximating KL divergence" (2020,
 joschu.net/blog/kl-approx.html), with its q the rollout and its p the training. Where rollout and training agree, all of
 them are 0 and the ratio is 1.
+
+Of a large batch only some answers are kept, and bad ones are kept on purpose. So each counts with the inverse of the
+probability with which it was kept: one that was chosen by what it is with 1, a drawn one with the number of answers
+that were left, divided by how many of them were drawn (Horvitz and Thompson 1952). Means are divided by the sum of the
+weights (Hájek 1971).
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ class Measures:
         k3: Mean of r − 1 − log r. Unbiased, never negative.
         effective_ratio: Effective sample size ÷ tokens, (Σ r)² ÷ (n Σ r²), 1 where all ratios are equal (Kish 1965).
         ratio_mean: Mean of r: 1 in expectation where the rollout's numbers are those that it sampled by.
-        ratio_quantiles: Of r, by quantile.
+        ratio_quantiles: Of r, by quantile; between two tokens it is interpolated.
         below_ratio: Share of tokens with r below 0.5.
         above_ratio: Share of tokens with r above 2.
         difference_mean: Mean of \|log r\|.
@@ -86,12 +91,13 @@ def ratios(log_ratio: Array) -> Array:
     return np.asarray(np.exp(np.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)))
 
 
-def measured(log_ratio: Array, confident: Array | None = None) -> Measures:
+def measured(log_ratio: Array, confident: Array | None = None, weight: Array | None = None) -> Measures:
     """The measures of some tokens.
 
     Args:
         log_ratio: Float (n,), finite.
         confident: Of which one of the two is sure and that the other finds unlikely, bool (n,); None isn't asked.
+        weight: For how many tokens each stands in means, shares and quantiles, float (n,), above 0; None is 1 each.
 
     >>> found = measured(np.log([1.0, 2.0]))
     >>> round(found.k1, 4), round(found.k2, 4), round(found.k3, 4), round(found.effective_ratio, 4)
@@ -99,19 +105,34 @@ def measured(log_ratio: Array, confident: Array | None = None) -> Measures:
     """
     if not len(log_ratio):
         return Measures(0, confident_tokens=None if confident is None else 0)
+    weight = np.ones(len(log_ratio)) if weight is None else weight
+    total = float(weight.sum())
     ratio = ratios(log_ratio)
-    quantiles = np.quantile(ratio, QUANTILES).tolist()
+
+    def mean(values: Array) -> float:
+        return float((weight * values).sum()) / total
+
     return Measures(
         tokens=len(log_ratio),
-        k1=float(-log_ratio.mean()),
-        k2=float((log_ratio**2).mean() / 2),
-        k3=float((np.expm1(np.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)) - log_ratio).mean()),
-        effective_ratio=float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())),
-        ratio_mean=float(ratio.mean()),
-        ratio_quantiles=dict(zip(QUANTILES, quantiles, strict=True)),
-        below_ratio=float((ratio < BELOW).mean()),
-        above_ratio=float((ratio > ABOVE).mean()),
-        difference_mean=float(np.abs(log_ratio).mean()),
+        k1=mean(-log_ratio),
+        k2=mean(log_ratio**2) / 2,
+        k3=mean(np.expm1(np.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)) - log_ratio),
+        effective_ratio=mean(ratio) ** 2 / mean(ratio**2),
+        ratio_mean=mean(ratio),
+        ratio_quantiles=_quantiles(ratio, weight),
+        below_ratio=mean(ratio < BELOW),
+        above_ratio=mean(ratio > ABOVE),
+        difference_mean=mean(np.abs(log_ratio)),
         difference_largest=float(log_ratio[np.abs(log_ratio).argmax()]),
         confident_tokens=None if confident is None else int(confident.sum()),
     )
+
+
+def _quantiles(values: Array, weight: Array) -> dict[float, float]:
+    """Of each quantile the value at which the weights of those up to it reach that share, between two of them on the
+    line through the middles of their weights.
+    """
+    order = np.argsort(values, kind="stable")
+    middles = np.cumsum(weight[order]) - weight[order] / 2
+    found = np.interp(np.array(QUANTILES) * weight.sum(), middles, values[order])
+    return dict(zip(QUANTILES, found.tolist(), strict=True))

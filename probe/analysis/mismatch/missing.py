@@ -99,7 +99,9 @@ def unsplit(tokens: Tokens, told: Lags, sync: Change | None = None) -> Withheld 
         for flags, whose in ((fresh, "the trainer's own weights"), (old, "older weights"))
         if flags.any() and (int(flags.sum()) < LEAST_ANSWERS or int(count[count > 0][flags].sum()) < LEAST_TOKENS)
     ]
-    if not len(known):
+    if told.uncounted:
+        why = "the trainer's version wasn't recorded, and weight versions don't rise as steps do."
+    elif not len(known):
         sampled = (tokens.known("weight_version") == NOT_KNOWN).all()
         why = f"{'which weights sampled the answers' if sampled else 'the version of the trainer'} wasn't recorded."
     elif told.by_steps and not old.any():

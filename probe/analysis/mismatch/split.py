@@ -5,7 +5,7 @@ each other add up in it. Where the engine's noise gives a token ε and its older
 E[(ε + δ)²] = E[ε²] + E[δ²]; k3 has this to second order only, and one token of a large ratio may be most of it.
 
 The parts are differences of means, and sum to k2 exactly. With n tokens, n_l of them of weights l versions old, and e_l
-the k2 of these:
+the k2 of these, all counted with the weights of their answers:
 
 * the *engine's* part is what all n would have if they were as those of lag 0: e_0, times the share of the tokens whose
   lag is known;
@@ -14,8 +14,9 @@ the k2 of these:
 
 The standard error of the stale part is that of a difference of two ratio estimators over answers, since the tokens of
 an answer aren't independent (Cochran 1977, *Sampling Techniques*, 6.4): W² (v_0 + v_s) with W the share of stale tokens
-and v = g ÷ (g − 1) · Σ (x_a − e m_a)² ÷ n² over g answers, of m_a tokens that sum to x_a. Squares have heavy tails, of
-which a few answers make a large error; so the ranks of the answers' own k2 are compared, too (Mann and Whitney 1947).
+and v = g ÷ (g − 1) · Σ w_a² (x_a − e m_a)² ÷ n² over g answers of weight w_a, of m_a tokens that sum to x_a. Squares
+have heavy tails, of which a few answers make a large error; so the ranks of the answers' own k2 are compared, too (Mann
+and Whitney 1947).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Stale:
     Attributes:
         lag: Versions that their weights are behind, from 1 on.
         answers: How many.
-        tokens: Compared ones.
+        tokens: Kept and compared ones.
         added: To k2, beside the engine's part.
     """
 
@@ -135,20 +136,20 @@ def split(tokens: Tokens, told: Lags) -> Split | None:
     lag = behind[tokens.row]
     squares = tokens.log_ratio**2
     mean_of: dict[int, Fraction] = {}
-    tokens_of: dict[int, int] = {}
+    size_of: dict[int, Fraction] = {}
     for one in np.unique(behind[count > 0]).tolist():
         inside = held & (lag == one)
-        tokens_of[one] = int(inside.sum())
-        # The sum is rounded once, whatever the order.
-        mean_of[one] = Fraction(math.fsum(squares[inside].tolist())) / (2 * tokens_of[one])
+        # The sums are rounded once, whatever the order.
+        size_of[one] = Fraction(math.fsum(tokens.weight[inside].tolist()))
+        mean_of[one] = Fraction(math.fsum((tokens.weight * squares)[inside].tolist())) / (2 * size_of[one])
     if 0 not in mean_of:
         return None
-    n, unknown = sum(tokens_of.values()), tokens_of.get(-1, 0)
+    n, unknown = sum(size_of.values(), Fraction(0)), size_of.get(-1, Fraction(0))
     older = [one for one in mean_of if one > 0]
     parts = [
-        mean_of[0] * Fraction(n - unknown, n),
-        mean_of.get(-1, Fraction(0)) * Fraction(unknown, n),
-        *((mean_of[one] - mean_of[0]) * Fraction(tokens_of[one], n) for one in older),
+        mean_of[0] * (n - unknown) / n,
+        mean_of.get(-1, Fraction(0)) * unknown / n,
+        *((mean_of[one] - mean_of[0]) * size_of[one] / n for one in older),
     ]
     engine, rest, *added = _on_grid(parts, max(mean_of.values()))
     stale = math.fsum(added)
@@ -162,10 +163,10 @@ def split(tokens: Tokens, told: Lags) -> Split | None:
         engine=engine,
         stale=stale,
         unknown=rest,
-        error=error * int(old.sum()) / n if older else 0.0,
+        error=error * float(sum(size_of[one] for one in older) / n) if older else 0.0,
         deviations=None if ranked is None else ranked.deviations,
         by_lag=tuple(
-            Stale(one, int((behind == one).sum()), tokens_of[one], value)
+            Stale(one, int((behind == one).sum()), int(count[behind == one].sum()), value)
             for one, value in zip(older, added, strict=True)
         ),
         fresh_answers=int((behind == 0).sum()),
@@ -193,8 +194,9 @@ def _variance(tokens: Tokens, inside: Array, squares: Array) -> float:
     answers = int(there.sum())
     if answers < 2:
         return math.inf if answers else 0.0
+    weight, count = tokens.weights[there], count[there]
     summed = np.bincount(tokens.row[inside], squares[inside] / 2, minlength=many)[there]
-    n = int(count.sum())
-    mean = math.fsum(summed.tolist()) / n
-    spread = math.fsum(((summed - mean * count[there]) ** 2).tolist())
+    n = math.fsum((weight * count).tolist())
+    mean = math.fsum((weight * summed).tolist()) / n
+    spread = math.fsum(((weight * (summed - mean * count)) ** 2).tolist())
     return answers / (answers - 1) * spread / n**2

@@ -31,8 +31,8 @@ class Answer:
         mask: Which tokens the loss counts.
         entropy: Of the model that trains, in nats; None where it isn't known.
         advantage: Of each token; None where it isn't known.
-        known: What else is known of it: numbers of :data:`WHOLE`, ``replica`` and ``process`` (names), and
-            ``chosen_by``.
+        known: What else is known of it: numbers of :data:`WHOLE`, ``replica`` and ``process`` (names).
+        weight: How many answers of its batch it stands for in a mean, itself among them; 0 counts in none.
     """
 
     rollout: Array
@@ -41,6 +41,7 @@ class Answer:
     entropy: Array | None = None
     advantage: Array | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
+    weight: float = 1.0
 
 
 class Tokens:
@@ -101,17 +102,24 @@ class Tokens:
         return Tokens([one for one, kept in zip(self.answers, keep.tolist(), strict=True) if kept])
 
     @cached_property
-    def drawn(self) -> Array:
-        """Which answers weren't chosen for how bad they are, so that they stand for the others; (answers,)."""
-        return np.array([one.known.get("chosen_by") not in ("worst", "nan") for one in self.answers], bool)
+    def weights(self) -> Array:
+        """How many answers each stands for, float64 (answers,); where those with compared tokens stand for none, 1
+        each.
+        """
+        told = np.array([one.weight for one in self.answers], np.float64)
+        return told if (told[self.row[self.compared]] > 0).any() else np.ones(len(told))
 
     @cached_property
     def held(self) -> Array:
-        """Which tokens count in means: compared ones of answers that stand for the others, or where there are none of
-        these, all that are compared; (tokens,).
+        """Which tokens count in means, each with the weight of its answer: compared ones of answers that stand for
+        any; (tokens,).
         """
-        held = self.compared & self.drawn[self.row] if len(self.answers) else self.compared
-        return np.asarray(held if held.any() else self.compared)
+        return np.asarray(self.compared & (self.weights[self.row] > 0))
+
+    @cached_property
+    def weight(self) -> Array:
+        """Of each token the weight of its answer, float64 (tokens,)."""
+        return np.asarray(self.weights[self.row])
 
     @cached_property
     def turn(self) -> Array:

@@ -43,23 +43,22 @@ class Lagged(Sampling):
         if self._fresh is not None:
             self._told.append((answers, log_probs_of(self._fresh, answers)))
 
-    def planted(self, kept: Iterable[tuple[int, int, int]]) -> tuple[float, float]:
+    def planted(self, kept: Iterable[tuple[int, int, int, float]]) -> tuple[float, float]:
         """k2 of the sampled tokens of some answers: what the engine makes with the trainer's own weights, and what is
         beyond it.
 
         Args:
-            kept: Step, rank and row of each answer.
+            kept: Step, rank, row and weight of each answer.
         """
-        engine = everything = 0.0
-        count = 0
-        for step, rank, row in kept:
+        engine = everything = count = 0.0
+        for step, rank, row, weight in kept:
             answers, fresh = self._told[step]
             at = [at for at, one in enumerate(answers) if one.rank == rank][row]
             mine = np.array(answers[at].mask)
             train = np.array(answers[at].train)
-            engine += float(((train - np.array(fresh[at]))[mine] ** 2).sum()) / 2
-            everything += float(((train - np.array(answers[at].rollout))[mine] ** 2).sum()) / 2
-            count += int(mine.sum())
+            engine += weight * float(((train - np.array(fresh[at]))[mine] ** 2).sum()) / 2
+            everything += weight * float(((train - np.array(answers[at].rollout))[mine] ** 2).sum()) / 2
+            count += weight * int(mine.sum())
         return engine / count, (everything - engine) / count
 
 
