@@ -175,6 +175,28 @@ def test_7_what_a_log_does_not_tell_of_time_is_not_made_up(tmp_path: Path) -> No
         assert run.calls.empty
 
 
+def test_7_a_validation_follows_its_step_and_phases_stand_in_verl_s_order(tmp_path: Path) -> None:
+    """verl's step doesn't contain its validation, which is logged with it: 30 s beside a step of 6."""
+    log = tmp_path / "grpo.jsonl"
+    phases = {"timing_s/update_weights": 1.0, "timing_s/save_checkpoint": 2.0, "timing_s/gen": 2.5}
+    phases["timing_s/step"] = 6.0
+    told = [phases, phases | {"timing_s/testing": 30.0}, phases]
+    log.write_text("".join(json.dumps({"step": step, "data": one}) + "\n" for step, one in enumerate(told, 1)))
+    with probe.open(log) as run:
+        spans = run.sql("select step, name, kind, begin_ns, end_ns from spans order by begin_ns, kind desc")
+        of_steps = spans[spans["kind"] == "step"]
+        begins = ((of_steps["begin_ns"] - of_steps["begin_ns"].iloc[0]) / 1e9).tolist()
+        assert begins == [0.0, 6.0, 42.0]
+        assert of_steps["end_ns"].iloc[-1] == log.stat().st_mtime_ns
+        assert times(run)["largest_s"].tolist() == [6.0] * 3
+        for step in (1, 2, 3):
+            here = spans[spans["step"] == step]
+            assert here["name"].tolist() == ["step", "gen", "save_checkpoint", "update_weights"]
+            assert ((here["begin_ns"] - here["begin_ns"].iloc[0]) / 1e9).tolist() == [0.0, 0.0, 2.5, 4.5]
+        logged = run.sql("select wall_ns from scalars where key = 'timing_s/testing'")["wall_ns"].tolist()
+        assert logged == [of_steps["end_ns"].iloc[1] + 30 * 10**9]
+
+
 def test_7_two_such_runs_are_compared_by_what_they_tell(tmp_path: Path) -> None:
     one = verl_log(tmp_path / "one.jsonl")
     slower = {"timing_s/gen": 12.0, "timing_s/step": 20.0}

@@ -12,7 +12,10 @@ from probe.records import Call, Row, Scalar
 #: verl's names of the time of a whole step, seconds.
 STEP_TIMES: Final = ("timing_s/step", "perf/time_per_step")
 
-#: verl's names of phases that its driver times, in the order in which a step has them.
+#: verl's name of the time of a validation, seconds: it follows the step, whose time doesn't contain it.
+_VALIDATION: Final = "timing_s/testing"
+
+#: verl's names of the phases of a step that its driver times, in their order.
 PHASES: Final = (
     "gen",
     "reward",
@@ -22,9 +25,8 @@ PHASES: Final = (
     "adv",
     "update_critic",
     "update_actor",
-    "update_weights",
     "save_checkpoint",
-    "testing",
+    "update_weights",
 )
 
 #: Seconds by which phases may be longer than their step together, as a share of it: they are measured apart.
@@ -66,23 +68,25 @@ class Read:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def of_step(step: int, values: Mapping[str, Any], end_ns: int, number: int) -> list[Row]:
+def of_step(step: int, values: Mapping[str, Any], logged_ns: int, number: int) -> list[Row]:
     """The rows of one logged step: its metrics, and where it tells them the times of the step and of its phases.
 
-    When a phase began isn't logged: they stand one behind the other from the step's begin.
+    When a phase began isn't logged: they stand one behind the other from the step's begin. A validation lies between
+    the step's end and the time at which it was logged.
 
     Args:
         step: Its number.
         values: Metrics by name; what is no number is left out.
-        end_ns: Wall-clock time of its end.
+        logged_ns: Wall-clock time at which it was logged.
         number: Of the step among those of the run, from 0.
     """
     known = {str(key): float(one) for key, one in values.items() if is_number(one)}
-    rows: list[Row] = [Scalar(step=step, time_ns=end_ns, key=key, value=one) for key, one in known.items()]
+    rows: list[Row] = [Scalar(step=step, time_ns=logged_ns, key=key, value=one) for key, one in known.items()]
     took = step_time(known)
     if took is None:
         return rows
     first = number * (len(PHASES) + 1) + 1
+    end_ns = logged_ns - int(_validation(known) * 1e9)
     begin = end_ns - int(took * 1e9)
     phases = {name: known[key] for name in PHASES if is_time(known.get(key := f"timing_s/{name}"))}
     calls: list[Row] = []
@@ -103,6 +107,19 @@ def step_time(values: Mapping[str, float]) -> float | None:
         values: Metrics by name.
     """
     return next((values[key] for key in STEP_TIMES if is_time(values.get(key))), None)
+
+
+def time_between(values: Mapping[str, float]) -> float:
+    """Seconds between the log of a step and that of the one before it, as far as they are told.
+
+    Args:
+        values: Metrics by name.
+    """
+    return (step_time(values) or 0.0) + _validation(values)
+
+
+def _validation(values: Mapping[str, float]) -> float:
+    return values[_VALIDATION] if is_time(values.get(_VALIDATION)) else 0.0
 
 
 def scope(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from probe.records import Row
-from probe.runs.foreign.rows import DumpedAnswer, Read, numbers, of_step, step_time
+from probe.runs.foreign.rows import DumpedAnswer, Read, numbers, of_step, time_between
 
 #: Texts of dumps are kept up to so many bytes together; answers behind that have none.
 TEXTS: Final = 64 * 1024**2
@@ -52,8 +52,8 @@ def read_log(path: Path) -> Read:
     ends: list[int] = []
     for _, values in reversed(lines):
         ends.append(end)
-        took = step_time({str(key): float(one) for key, one in values.items() if isinstance(one, int | float)})
-        end -= int((took or 0.0) * 1e9)
+        took = time_between({str(key): float(one) for key, one in values.items() if isinstance(one, int | float)})
+        end -= int(took * 1e9)
     rows: list[Row] = []
     for number, ((step, values), at) in enumerate(zip(lines, reversed(ends), strict=True)):
         rows += of_step(step, values, at, number)
