@@ -14,7 +14,7 @@ import probe
 from probe.analysis.steps import durations, times
 from probe.cli import main
 from probe.errors import RunNotFoundError
-from probe.runs.foreign import read, verl_files
+from probe.runs.foreign import read, reading, verl_files
 
 PHASES = {"gen": 2.0, "reward": 0.25, "old_log_prob": 0.5, "update_actor": 1.0}
 
@@ -138,7 +138,9 @@ def test_7_tensorboard_s_directory_is_opened_by_its_own_reader(tmp_path: Path) -
         assert run.memory.empty
 
 
-def test_7_files_are_read_again_only_where_they_have_changed_and_what_is_none_is_refused(tmp_path: Path) -> None:
+def test_7_files_are_read_again_only_where_they_have_changed_and_what_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = verl_log(tmp_path / "grpo.jsonl", 2)
     first = read(log)
     assert first is not None
@@ -147,6 +149,9 @@ def test_7_files_are_read_again_only_where_they_have_changed_and_what_is_none_is
     assert (first / "run.json").stat().st_mtime_ns == made
     if os.name == "posix":
         assert first.parents[1].stat().st_mode & 0o077 == 0
+    with monkeypatch.context() as newer:
+        newer.setattr(reading, "_READERS", reading._READERS + 1)
+        assert read(log) != first  # a newer probe reads again
     verl_log(log, 3)
     second = read(log)
     assert second != first
