@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import probe
+from probe.analysis.steps import times
 from probe.opened import Run
 from tests.frameworks.verl_trained import Train, assert_the_same_training, counted, recorded
 
@@ -65,6 +66,19 @@ def test_1_sft_is_the_same_training_to_the_bit(sft):
     before = sft("plain")
     assert all(logged["train/grad_norm"] > 0 for logged in before.logged().values())
     assert_the_same_training(before, sft_observed(sft))
+
+
+def test_7_a_training_without_probe_is_opened_with_all_that_verl_logged(sft, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    logged = sft("plain").logged()
+    with probe.open(sft("plain").directory / "log.jsonl") as run:
+        scalars = run.scalars
+        for step, told in logged.items():
+            mine = scalars[scalars["step"] == step]
+            assert dict(zip(mine["key"], mine["value"], strict=True)) == told
+        assert len(scalars) == sum(map(len, logged.values())) > 4 * SFT_STEPS
+        assert times(run).empty  # verl's SFT logs no time of a step
+        assert run.calls.empty
 
 
 def test_5_every_point_of_sft_that_raises_is_an_incident_and_the_training_the_same(sft):

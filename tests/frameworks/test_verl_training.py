@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import probe
+from probe.analysis.steps import times
 from probe.analysis.what_if import replayed, replayed_dealings, what_if
 from probe.opened import Run
 from probe.runs.layout import part_of, segment_of
@@ -48,11 +49,12 @@ def grpo(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train
     """Starts verl's GRPO, at most once for each name."""
     done: dict[str, Done] = {}
 
-    def train(name: str, *overrides: str, recorded: bool = False, **options: Any) -> Done:
+    def train(name: str, *overrides: str, recorded: bool = False, dumps: bool = False, **options: Any) -> Done:
         if name not in done:
             directory = tmp_path_factory.mktemp(name)
             environ = {"PROBE_RUN_DIR": str(directory / "run")} if recorded else {}
-            done[name] = recipes.grpo(directory, tiny, *overrides, **options, **environ)
+            dumped = [f"trainer.rollout_data_dir={directory}/rollouts"] if dumps else []
+            done[name] = recipes.grpo(directory, tiny, *dumped, *overrides, **options, **environ)
         return done[name]
 
     yield train
@@ -60,7 +62,8 @@ def grpo(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train
 
 
 def plain(train: Train) -> Done:
-    done = train("plain")
+    """The GRPO run without probe; verl dumps its rollouts, which it doesn't where probe is in."""
+    done = train("plain", dumps=True)
     assert done.code == 0, done.output[-3000:]
     return done
 
@@ -78,6 +81,12 @@ def grpo_run(grpo: Train) -> Iterator[Run]:
     run = probe.open(observed(grpo).run)
     yield run
     run.close()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's folder for temporary files, where a run is made of what verl wrote."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["observed", pytest.param("raising", marks=pytest.mark.thorough)])
@@ -101,6 +110,56 @@ def test_1_grpo_has_gradients_and_advantages(grpo):
         assert logged["actor/grad_norm"] > 0
         assert logged["critic/advantages/min"] < 0 < logged["critic/advantages/max"]
     assert all(line["nonzero"] > 0 for line in done.counted("optimizer"))
+
+
+def test_7_a_training_without_probe_is_opened_with_all_that_verl_logged(grpo, temporary):
+    done = plain(grpo)
+    logged = done.logged()
+    assert list(logged) == list(range(1, STEPS + 1))
+    with probe.open(done.directory) as run:
+        scalars = run.scalars
+        for step, told in logged.items():
+            mine = scalars[scalars["step"] == step]
+            assert dict(zip(mine["key"], mine["value"], strict=True)) == told
+        assert len(scalars) == sum(map(len, logged.values())) > 100
+        took = [told["timing_s/step"] for told in logged.values()]
+        assert times(run)["step"].tolist() == list(logged)
+        assert times(run)["largest_s"].tolist() == pytest.approx(took, abs=1e-8)
+        phases = run.sql("select step, name, duration from spans where kind = 'phase' order by step, begin_ns")
+        for step, told in logged.items():
+            mine = phases[phases["step"] == step]
+            saves = ["save_checkpoint"] if step == STEPS else []
+            # In the order in which verl's timers ended.
+            names = [key.removeprefix("timing_s/") for key in told if key.startswith("timing_s/")]
+            names = [name for name in names if "/" not in name and name != "step"]
+            assert mine["name"].tolist() == names
+            assert names == ["gen", "old_log_prob", "ref", "adv", "update_actor", *saves, "update_weights"]
+            seconds = [told[f"timing_s/{name}"] for name in names]
+            assert mine["duration"].tolist() == pytest.approx(seconds, abs=1e-8)
+        assert "not_recorded" in [one.name for one in run.findings().withheld]
+        assert not [one for one in run.info.config["notes"] if "left out" in one]
+
+
+def test_7_the_rollout_dumps_of_a_training_are_opened_with_every_answer(grpo, temporary):
+    done = plain(grpo)
+    with probe.open(done.directory / "log.jsonl", rollouts=done.directory / "rollouts") as run:
+        answers = run.tables["rollout_dumps"].sort_values(["step", "row"], ignore_index=True)
+        for step, told in done.logged().items():
+            mine = answers[answers["step"] == step]
+            lines = (done.directory / "rollouts" / f"{step}.jsonl").read_text().splitlines()
+            dumped = [json.loads(line) for line in lines]
+            fields = {"input": "prompt_text", "output": "response_text", "gts": "ground_truth", "score": "reward"}
+            for theirs, ours in {**fields, "uid": "uid"}.items():
+                assert mine[ours].tolist() == [line[theirs] for line in dumped]
+            assert mine["row"].tolist() == list(range(32))
+            # 8 prompts, 4 answers each: verl names an answer by the sample that it is of.
+            assert mine.groupby("prompt").size().tolist() == [4] * 8
+            samples = [uid.rsplit("_", 2)[0] for uid in mine["uid"]]
+            assert mine["prompt"].tolist() == [list(dict.fromkeys(samples)).index(one) for one in samples]
+            for word in ("mean", "max", "min"):
+                assert mine["reward"].agg(word) == pytest.approx(told[f"critic/score/{word}"], abs=1e-6)
+        assert len(answers) == 32 * STEPS
+        assert run.samples.empty
 
 
 @pytest.mark.parametrize("rank", range(RANKS))

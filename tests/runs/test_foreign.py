@@ -14,7 +14,7 @@ import probe
 from probe.analysis.steps import durations, times
 from probe.cli import main
 from probe.errors import RunNotFoundError
-from probe.runs.foreign import read, verl_files
+from probe.runs.foreign import read, reading, verl_files
 
 PHASES = {"gen": 2.0, "reward": 0.25, "old_log_prob": 0.5, "update_actor": 1.0}
 
@@ -138,7 +138,9 @@ def test_7_tensorboard_s_directory_is_opened_by_its_own_reader(tmp_path: Path) -
         assert run.memory.empty
 
 
-def test_7_files_are_read_again_only_where_they_have_changed_and_what_is_none_is_refused(tmp_path: Path) -> None:
+def test_7_files_are_read_again_only_where_they_have_changed_and_what_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = verl_log(tmp_path / "grpo.jsonl", 2)
     first = read(log)
     assert first is not None
@@ -147,6 +149,9 @@ def test_7_files_are_read_again_only_where_they_have_changed_and_what_is_none_is
     assert (first / "run.json").stat().st_mtime_ns == made
     if os.name == "posix":
         assert first.parents[1].stat().st_mode & 0o077 == 0
+    with monkeypatch.context() as newer:
+        newer.setattr(reading, "_READERS", reading._READERS + 1)
+        assert read(log) != first  # a newer probe reads again
     verl_log(log, 3)
     second = read(log)
     assert second != first
@@ -173,6 +178,28 @@ def test_7_what_a_log_does_not_tell_of_time_is_not_made_up(tmp_path: Path) -> No
         assert run.scalars["value"].tolist() == [1.0, 0.5]
         assert times(run).empty
         assert run.calls.empty
+
+
+def test_7_a_validation_follows_its_step_and_phases_stand_in_verl_s_order(tmp_path: Path) -> None:
+    """verl's step doesn't contain its validation, which is logged with it: 30 s beside a step of 6."""
+    log = tmp_path / "grpo.jsonl"
+    phases = {"timing_s/update_weights": 1.0, "timing_s/save_checkpoint": 2.0, "timing_s/gen": 2.5}
+    phases["timing_s/step"] = 6.0
+    told = [phases, phases | {"timing_s/testing": 30.0}, phases]
+    log.write_text("".join(json.dumps({"step": step, "data": one}) + "\n" for step, one in enumerate(told, 1)))
+    with probe.open(log) as run:
+        spans = run.sql("select step, name, kind, begin_ns, end_ns from spans order by begin_ns, kind desc")
+        of_steps = spans[spans["kind"] == "step"]
+        begins = ((of_steps["begin_ns"] - of_steps["begin_ns"].iloc[0]) / 1e9).tolist()
+        assert begins == [0.0, 6.0, 42.0]
+        assert of_steps["end_ns"].iloc[-1] == log.stat().st_mtime_ns
+        assert times(run)["largest_s"].tolist() == [6.0] * 3
+        for step in (1, 2, 3):
+            here = spans[spans["step"] == step]
+            assert here["name"].tolist() == ["step", "gen", "save_checkpoint", "update_weights"]
+            assert ((here["begin_ns"] - here["begin_ns"].iloc[0]) / 1e9).tolist() == [0.0, 0.0, 2.5, 4.5]
+        logged = run.sql("select wall_ns from scalars where key = 'timing_s/testing'")["wall_ns"].tolist()
+        assert logged == [of_steps["end_ns"].iloc[1] + 30 * 10**9]
 
 
 def test_7_two_such_runs_are_compared_by_what_they_tell(tmp_path: Path) -> None:

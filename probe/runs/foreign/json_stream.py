@@ -1,4 +1,7 @@
-"""A large JSON object, one member at a time: of one list in it each item by itself. Never more than one is held."""
+"""JSON that may be large or damaged, piece by piece: a file's lines, or an object's members with one list item by item.
+
+Never more than one piece is held.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,51 @@ class MalformedError(InputError):
 
 class TornError(MalformedError):
     """The file ends in the middle."""
+
+
+def decoded(text: bytes) -> Any:
+    """The value that is written, as the members of a large object are read.
+
+    Args:
+        text: JSON in UTF-8.
+
+    Raises:
+        MalformedError: It is none, or too deep.
+    """
+    try:
+        return _DECODER.decode(text.decode("utf-8-sig").strip(_SPACE))
+    except RecursionError as error:
+        raise MalformedError("a value is nested too deeply") from error
+    except ValueError as error:
+        raise MalformedError("a value is no JSON, or no UTF-8") from error
+
+
+def lines(path: Path, longest: int) -> Iterator[Object | None]:
+    """The objects of a file, one a line; None for a line that holds none. Empty lines are passed over.
+
+    Args:
+        path: Of the file.
+        longest: Bytes of a line; a longer one is passed over like one that holds no object, and never held.
+
+    Raises:
+        OSError: It can't be read.
+    """
+    with path.open("rb") as file:
+        while line := file.readline(longest):
+            if len(line) == longest and not line.endswith(b"\n"):
+                yield None
+                while (rest := file.readline(longest)) and not rest.endswith(b"\n"):
+                    pass
+            elif not line.isspace():
+                yield _object_of(line)
+
+
+def _object_of(line: bytes) -> Object | None:
+    try:
+        told = decoded(line)
+    except MalformedError:
+        return None
+    return told if isinstance(told, Object) else None
 
 
 def members(path: Path, streamed: str) -> Iterator[tuple[str, Any]]:

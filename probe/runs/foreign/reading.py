@@ -16,12 +16,15 @@ from probe.records import Process, Row
 from probe.runs import row_types
 from probe.runs.foreign import tensorboard_files, trainer_state, verl_files
 from probe.runs.foreign.origin import NOTES, PLACE, WRITER
-from probe.runs.foreign.rows import Read
+from probe.runs.foreign.rows import Read, wall_clock
 from probe.runs.layout import RunInfo, encode_info, plain
 from probe.runs.lines import encode_all
 
 #: The process that the rows are told to be of.
 _PROCESS: Final = "driver"
+
+#: Grows when the readers make other rows of the same files: what an older probe has made isn't taken for theirs.
+_READERS: Final = 2
 
 #: Entries of a directory that are looked into.
 _MOST: Final = 1000
@@ -81,7 +84,7 @@ def _told(path: Path, found: Found) -> Read:
         return trainer_state.read_state(list(found.states), path if path.is_dir() else path.parent)
     if found.events is not None:
         return tensorboard_files.read_events(found.events)
-    return Read("verl's rollout dumps", begun_ns=min(one.stat().st_mtime_ns for one in found.dumps))
+    return Read("verl's rollout dumps", begun_ns=wall_clock(min(one.stat().st_mtime_ns for one in found.dumps)))
 
 
 def readable_below(directory: Path) -> list[Path]:
@@ -139,7 +142,7 @@ def _named(path: Path) -> tuple[str, str]:
 
 def _place(path: Path, sources: list[Path]) -> Path:
     """Where the run of these files stands, by what they are now."""
-    state = [str(path.resolve())]
+    state = [str(_READERS), str(path.resolve())]
     for one in sources:
         about = one.stat()
         state.append(f"{one.resolve()} {about.st_size} {about.st_mtime_ns}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +12,10 @@ from probe.records import Call, Row, Scalar
 #: verl's names of the time of a whole step, seconds.
 STEP_TIMES: Final = ("timing_s/step", "perf/time_per_step")
 
-#: verl's names of phases that its driver times, in the order in which a step has them.
+#: verl's name of the time of a validation, seconds: it follows the step, whose time doesn't contain it.
+_VALIDATION: Final = "timing_s/testing"
+
+#: verl's names of the phases of a step that its driver times, in their order.
 PHASES: Final = (
     "gen",
     "reward",
@@ -22,10 +25,23 @@ PHASES: Final = (
     "adv",
     "update_critic",
     "update_actor",
-    "update_weights",
     "save_checkpoint",
-    "testing",
+    "update_weights",
 )
+
+#: A duration of more seconds is none, and neither is a step of a larger number.
+LONGEST_S: Final = 1e8
+LAST_STEP: Final = 2**53
+
+#: The latest wall-clock time, nanoseconds: what lies above doesn't fit into a row.
+_LATEST_NS: Final = 9 * 10**18
+
+#: Letters of a metric's name.
+LONGEST_NAME: Final = 500
+
+#: What a reader says of what it has left out.
+TORN: Final = "The file ends in the middle: what stood behind is missing."
+VALUES_LEFT_OUT: Final = "Logged values that are no numbers, or were logged twice, were left out: {}."
 
 #: Seconds by which phases may be longer than their step together, as a share of it: they are measured apart.
 _SLACK: Final = 0.01
@@ -54,6 +70,7 @@ class Read:
         notes: What isn't known, in sentences.
         own: Row types that are none of probe's tables.
         later: Rows that are made while they are written, behind the others: too many to be held.
+        ends: When each step was logged, wall-clock nanoseconds.
         settings: What else the files tell, as a part of the run's configuration.
     """
 
@@ -63,26 +80,29 @@ class Read:
     notes: list[str] = field(default_factory=list)
     own: tuple[type[Row], ...] = ()
     later: Iterable[Row] = ()
+    ends: Mapping[int, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def of_step(step: int, values: Mapping[str, Any], end_ns: int, number: int) -> list[Row]:
+def of_step(step: int, values: Mapping[str, Any], logged_ns: int, number: int) -> list[Row]:
     """The rows of one logged step: its metrics, and where it tells them the times of the step and of its phases.
 
-    When a phase began isn't logged: they stand one behind the other from the step's begin.
+    When a phase began isn't logged: they stand one behind the other from the step's begin. A validation lies between
+    the step's end and the time at which it was logged.
 
     Args:
         step: Its number.
-        values: Metrics by name; what is no number is left out.
-        end_ns: Wall-clock time of its end.
+        values: Metrics by name; see :func:`metrics`.
+        logged_ns: Wall-clock time at which it was logged.
         number: Of the step among those of the run, from 0.
     """
-    known = {str(key): float(one) for key, one in values.items() if is_number(one)}
-    rows: list[Row] = [Scalar(step=step, time_ns=end_ns, key=key, value=one) for key, one in known.items()]
+    known = metrics(values)
+    rows: list[Row] = [Scalar(step=step, time_ns=logged_ns, key=key, value=one) for key, one in known.items()]
     took = step_time(known)
     if took is None:
         return rows
     first = number * (len(PHASES) + 1) + 1
+    end_ns = logged_ns - int(_validation(known) * 1e9)
     begin = end_ns - int(took * 1e9)
     phases = {name: known[key] for name in PHASES if is_time(known.get(key := f"timing_s/{name}"))}
     calls: list[Row] = []
@@ -103,6 +123,19 @@ def step_time(values: Mapping[str, float]) -> float | None:
         values: Metrics by name.
     """
     return next((values[key] for key in STEP_TIMES if is_time(values.get(key))), None)
+
+
+def time_between(values: Mapping[str, float]) -> float:
+    """Seconds between the log of a step and that of the one before it, as far as they are told.
+
+    Args:
+        values: Metrics by name.
+    """
+    return (step_time(values) or 0.0) + _validation(values)
+
+
+def _validation(values: Mapping[str, float]) -> float:
+    return values[_VALIDATION] if is_time(values.get(_VALIDATION)) else 0.0
 
 
 def scope(
@@ -148,7 +181,48 @@ def is_time(value: float | None) -> bool:
     Args:
         value: Seconds.
     """
-    return value is not None and math.isfinite(value) and value >= 0
+    return value is not None and 0 <= value <= LONGEST_S
+
+
+def step_number(value: Any) -> int | None:
+    """A value that was logged as the number of a step; None where it can't be one.
+
+    >>> [step_number(one) for one in (3, 3.0, True, -1, 2**70, "3")]
+    [3, None, None, None, None, None]
+    """
+    return value if is_number(value) and isinstance(value, int) and 0 <= value < LAST_STEP else None
+
+
+def metrics(values: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics among what was logged: numbers under names of at most :data:`LONGEST_NAME` letters.
+
+    >>> metrics({"loss": 1, "note": "x", "on": True, "n" * 501: 2.0})
+    {'loss': 1.0}
+    """
+    return {key: float(one) for key, one in values.items() if len(key) <= LONGEST_NAME and is_number(one)}
+
+
+def wall_clock(time_ns: int) -> int:
+    """A wall-clock time that a row holds: none before 1970, and none after 2255.
+
+    Args:
+        time_ns: Since 1970, as a file system or a log tells it.
+    """
+    return min(max(0, time_ns), _LATEST_NS)
+
+
+def counted_back(back: array[float], end_ns: int) -> array[int]:
+    """When each entry of a log without a clock was written, wall-clock nanoseconds; before them, when the first began.
+
+    Args:
+        back: Seconds between each entry and the one before it.
+        end_ns: When the last one was written.
+    """
+    times = array("q", [wall_clock(end_ns)])
+    for seconds in reversed(back):
+        times.append(max(0, times[-1] - int(seconds * 1e9)))
+    times.reverse()
+    return times
 
 
 def numbers(values: Iterable[Any]) -> list[float | None]:

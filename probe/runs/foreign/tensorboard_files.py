@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final
 
 from probe.errors import InputError
-from probe.runs.foreign.rows import Read, of_step
+from probe.runs.foreign.rows import Read, metrics, of_step, step_number, wall_clock
 
 _NAMES: Final = "events.out.tfevents.*"
+
+#: Wall-clock seconds of the year 2286, behind the last that a row holds.
+_LAST_S: Final = 1e10
 
 
 def has_events(directory: Path) -> bool:
@@ -40,10 +44,16 @@ def read_events(directory: Path) -> Read:
     found.Reload()
     steps: dict[int, dict[str, float]] = {}
     ends: dict[int, int] = {}
+    left_out = 0
     for key, step, wall_s, value in _scalars(found):
+        if step_number(step) is None or not math.isfinite(wall_s) or not metrics({key: value}):
+            left_out += 1
+            continue
         steps.setdefault(step, {})[key] = value
-        ends[step] = max(int(wall_s * 1e9), ends.get(step, 0))
-    read = Read("TensorBoard", begun_ns=min(ends.values(), default=0))
+        ends[step] = max(wall_clock(int(min(max(0.0, wall_s), _LAST_S) * 1e9)), ends.get(step, 0))
+    read = Read("TensorBoard", begun_ns=min(ends.values(), default=0), ends=ends)
+    if left_out:
+        read.notes.append(f"Values with a step, time or name that can't be one were left out: {left_out}.")
     for number, step in enumerate(sorted(steps)):
         read.rows += of_step(step, steps[step], ends[step], number)
     read.rows.sort(key=lambda row: row.time_ns)

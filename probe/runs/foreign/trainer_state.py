@@ -13,7 +13,17 @@ from typing import Any, Final
 from probe.errors import InputError
 from probe.records import Row, Scalar
 from probe.runs.foreign import json_stream
-from probe.runs.foreign.rows import Read, is_number, is_time, scope
+from probe.runs.foreign.rows import (
+    TORN,
+    VALUES_LEFT_OUT,
+    Read,
+    counted_back,
+    is_number,
+    is_time,
+    metrics,
+    scope,
+    step_number,
+)
 
 NAME: Final = "trainer_state.json"
 
@@ -41,13 +51,6 @@ _KEPT: Final = (
 
 #: TRL's name of the time of a step, seconds: a mean over the steps since it was logged last.
 _STEP_TIME: Final = "step_time"
-
-#: A step of more seconds is none, and neither is a step of a larger number.
-_LONGEST_S: Final = 1e8
-_LAST_STEP: Final = 2**53
-
-#: Letters of a metric's name.
-_LONGEST_NAME: Final = 500
 
 
 def states_in(directory: Path) -> list[Path]:
@@ -114,7 +117,7 @@ class _Log:
                 self._singles.add(len(back) - 1)
             self._means += step > before + 1
             before = max(step, before)
-        self._times = _counted_back(back, path.stat().st_mtime_ns)
+        self._times = counted_back(back, path.stat().st_mtime_ns)
         self.begun_ns = self._times[0]
 
     def _entries(self, *, first: bool = False) -> Iterator[tuple[int, json_stream.Object]]:
@@ -167,23 +170,12 @@ class _Log:
             many = f"{self._means} log entries have" if self._means > 1 else "One log entry has"
             told.append(f"{many} the mean time of several steps: a step of these has no time of its own.")
         if self._is_torn:
-            told.append("The file ends in the middle: what stood behind is missing.")
+            told.append(TORN)
         if self._entries_left_out:
             told.append(f"Log entries without a step were left out: {self._entries_left_out}.")
         if self._values_left_out:
-            told.append(
-                f"Logged values that are no numbers, or were logged twice, were left out: {self._values_left_out}."
-            )
+            told.append(VALUES_LEFT_OUT.format(self._values_left_out))
         return told
-
-
-def _counted_back(back: array[float], end_ns: int) -> array[int]:
-    """When each entry was logged; before them, when the steps of the first one began."""
-    times = array("q", [end_ns])
-    for seconds in reversed(back):
-        times.append(max(0, times[-1] - int(seconds * 1e9)))
-    times.reverse()
-    return times
 
 
 def _otherwise(path: Path, chosen: Path, seen: set[int], root: Path) -> Iterator[str]:
@@ -207,7 +199,7 @@ def _global_step(path: Path) -> int | None:
         for key, value in json_stream.members(path, _HISTORY):
             has_log = has_log or key == _HISTORY
             if key == "global_step":
-                step = _number_of_step(value)
+                step = step_number(value)
             if has_log and step is not None:
                 return step
     except (json_stream.MalformedError, OSError):
@@ -231,22 +223,19 @@ def _is_entry(value: Any) -> bool:
 
 
 def _step(value: Any) -> int | None:
-    return _number_of_step(value.get("step")) if isinstance(value, json_stream.Object) else None
-
-
-def _number_of_step(value: Any) -> int | None:
-    return value if is_number(value) and isinstance(value, int) and 0 <= value < _LAST_STEP else None
+    return step_number(value.get("step")) if isinstance(value, json_stream.Object) else None
 
 
 def _took(entry: json_stream.Object) -> float | None:
     """Seconds of a step."""
     value: Any = entry.get(_STEP_TIME)
-    return float(value) if is_number(value) and is_time(value) and value <= _LONGEST_S else None
+    return float(value) if is_number(value) and is_time(value) else None
 
 
 def _values(entry: json_stream.Object) -> dict[str, float]:
-    told = entry.items()
-    return {key: float(one) for key, one in told if key != "step" and len(key) <= _LONGEST_NAME and is_number(one)}
+    found = metrics(entry)
+    found.pop("step", None)
+    return found
 
 
 def _mark(entry: Any) -> int:
