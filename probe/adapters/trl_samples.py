@@ -116,7 +116,7 @@ def _turns(result: tuple[Any, ...], ids: list[Any], drawn: Drawn | None) -> list
     if [len(one) for one in mask] != [len(one) for one in ids]:
         return None
     try:
-        return [(b"\0" + bytes(one)).count(b"\0\1") for one in mask]  # of 8,000 tokens in 0.1 ms
+        return [(b"\0" + bytes(one)).count(b"\0\1") for one in mask]  # of 8,000 tokens in 0.2 ms
     except (TypeError, ValueError):  # it isn't a mask of 0 and 1
         return None
 
