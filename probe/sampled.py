@@ -110,11 +110,12 @@ def samples(
         response_mask: Which entries of ``mask`` and of the numbers per token are response tokens, (n, width).
         uids: A name for each answer.
         groups: The group of each answer: those to one prompt share it.
-        turns: Turns of each conversation.
-        tools: Calls of tools in each conversation.
+        turns: The model's own turns of each conversation.
+        tools: Calls of tools that it made in each conversation.
         has_error: Whether each rollout failed, bool (n,): its environment, a tool or the engine gave no answer whose
-            reward means anything. With ``groups``, ``rewards`` and ``advantages`` it is found out whether such answers
-            count in the baseline of their group.
+            reward means anything. A tool's error that the model was told, and could answer, is no failure. With
+            ``groups``, ``rewards`` and ``advantages`` it is found out whether such answers count in the baseline of
+            their group.
         ended: Why each generation ended, such as ``"stop"`` or ``"length"``.
         truncated: Whether each ended at the limit of tokens; None takes it from ``ended`` ("length").
         rewards: Float (n,).

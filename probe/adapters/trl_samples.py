@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 from weakref import WeakKeyDictionary
 
 from probe.adapters.seams import Call
@@ -27,12 +27,14 @@ class Drawn:
         so_far: Of each answer the ids of its prompt and of what was sampled, as the next prompt has to begin.
         ids: Of each answer the ids that were sampled, in their order.
         lost: Whether a turn was of none of the answers, as where a conversation was tokenised again.
+        calls: How often TRL has asked for a turn of some answers.
     """
 
     def __init__(self) -> None:
         self.so_far: list[list[int]] = []
         self.ids: list[list[int]] = []
         self.lost = False
+        self.calls = 0
 
     def add(self, prompts: Any, answers: Any) -> None:
         """A turn was sampled.
@@ -41,6 +43,7 @@ class Drawn:
             prompts: Ids of what the model was given, a list for each answer.
             answers: Ids of what it gave.
         """
+        self.calls += 1
         if self.lost or not _lists(prompts) or not _lists(answers) or len(prompts) != len(answers):
             self.lost = True
         elif not self.so_far:
@@ -60,7 +63,7 @@ class Drawn:
             self.ids[at] += given
 
 
-def _lists(ids: Any) -> bool:
+def _lists(ids: Any) -> TypeGuard[list[list[Any]]]:
     return isinstance(ids, list) and all(isinstance(one, list) for one in ids)
 
 
@@ -74,6 +77,8 @@ class Generated(NamedTuple):
         end_ns: When it was there.
         sampled: Ids that were sampled, of each answer; None where that isn't known of all of them.
         version: Of the weights that sampled.
+        turns: The model's own turns of each conversation; None likewise.
+        tools: Calls of tools that it made in them; None likewise, and where the trainer has no tools.
     """
 
     prompt_ids: list[Any]
@@ -82,6 +87,8 @@ class Generated(NamedTuple):
     end_ns: int
     sampled: list[list[int]] | None
     version: int
+    turns: list[int] | None
+    tools: list[int] | None
 
 
 _drawn: Final[WeakKeyDictionary[Any, Drawn]] = WeakKeyDictionary()
@@ -97,9 +104,10 @@ def generated(call: Call) -> Generator[None, None, None]:
     drawn = _drawn.pop(trainer, None)
     if SAMPLES.listeners and isinstance(call.result, tuple) and len(call.result) > 1:
         ids = list(call.result[0]), list(call.result[1])
-        known = drawn is not None and not drawn.lost and len(drawn.ids) == len(ids[1])
-        sampled = drawn.ids if drawn and known else None
-        _generated[trainer] = Generated(*ids, begin_ns, time.monotonic_ns(), sampled, _version(trainer))
+        known = drawn if drawn is not None and not drawn.lost and len(drawn.ids) == len(ids[1]) else None
+        turns, tools = _turns(call.result, ids[1], known), _tool_calls(trainer, call.result, len(ids[1]))
+        sampled = None if known is None else known.ids
+        _generated[trainer] = Generated(*ids, begin_ns, time.monotonic_ns(), sampled, _version(trainer), turns, tools)
 
 
 def _version(trainer: Any) -> int:
@@ -108,6 +116,27 @@ def _version(trainer: Any) -> int:
     """
     synced = getattr(trainer, "_last_loaded_step", None) if getattr(trainer, "use_vllm", False) else None
     return int(trainer.state.global_step if synced is None else synced)
+
+
+def _turns(result: tuple[Any, ...], ids: list[Any], drawn: Drawn | None) -> list[int] | None:
+    """Runs of the model's tokens in each answer, where TRL says which these are; without tools it is one turn each."""
+    mask = result[2] if len(result) > 2 else None
+    if not _lists(mask):
+        return [1] * len(ids) if drawn is not None and drawn.calls == 1 else None
+    if [len(one) for one in mask] != [len(one) for one in ids]:
+        return None
+    try:
+        return [(b"\0" + bytes(one)).count(b"\0\1") for one in mask]  # of 8,000 tokens in 0.2 ms
+    except (TypeError, ValueError):  # it isn't a mask of 0 and 1
+        return None
+
+
+def _tool_calls(trainer: Any, result: tuple[Any, ...], count: int) -> list[int] | None:
+    """Calls of tools in the messages of each conversation, those included whose result had no room any more."""
+    conversations = result[3] if len(result) > 3 and getattr(trainer, "tools", None) else None
+    if not _lists(conversations) or len(conversations) != count:
+        return None
+    return [sum(len(one.get("tool_calls") or ()) for one in messages) for messages in conversations]
 
 
 def turn(call: Call) -> None:
@@ -132,6 +161,8 @@ def scored(call: Call) -> None:
         prompt_tokens=[len(one) for one in made.prompt_ids],
         mask=_mask(output),
         groups=[str((first + at) // trainer.num_generations) for at in range(count)],
+        turns=made.turns,
+        tools=made.tools,
         truncated=truncated,
         rewards=_rewards(trainer, first, count),
         advantages=output.get("advantages"),

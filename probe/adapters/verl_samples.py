@@ -1,6 +1,7 @@
 """What verl's V1 trainer samples, told when its advantages are known; its driver has all of it on the CPU by then.
 
-Whether a token was clipped is known to its workers alone, as a share of all: here it isn't told.
+Whether a token was clipped is known to its workers alone, as a share of all: here it isn't told. Nor is how often a
+conversation called tools, nor which engine sampled it: that is known to the agent loops alone.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ class Now:
     Attributes:
         tags: What verl's driver knows of each row; None outside.
         entropies: Of the batch whose old log-probabilities came last, in half precision.
+        turns: Of each of its conversations.
     """
 
     def __init__(self) -> None:
         self.tags: Sequence[Mapping[str, Any]] | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """The batch is told, or it isn't the one that is meant."""
         self.entropies: Any = None
+        self.turns: list[int] | None = None
 
 
 NOW: Final = Now()
@@ -33,11 +40,13 @@ NOW: Final = Now()
 
 def debugged(call: Call) -> None:
     """Old log-probabilities and entropies have come to the driver, padded, on its CPU."""
-    NOW.entropies = None
+    NOW.forget()
     batch = getattr(call.argument("data"), "batch", None)
     if not SAMPLES.listeners or DRIVER.trainer is None or batch is None:
         return
     keys = batch.keys()  # a TensorDict is no mapping: `in` asks its keys
+    if "response_mask" in keys:
+        NOW.turns = _turns(batch["response_mask"])
     if "entropy" in keys:
         found = batch["entropy"]
         if found.device.type == "cpu":
@@ -50,13 +59,14 @@ def advantages(call: Call) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        NOW.tags = NOW.entropies = None
+        NOW.tags = None
+        NOW.forget()
 
 
 def computed(call: Call) -> None:
     """Advantages were computed, over rectangles that begin with the response."""
-    tags, entropies = NOW.tags, NOW.entropies
-    NOW.entropies = None
+    tags, entropies, turns = NOW.tags, NOW.entropies, NOW.turns
+    NOW.forget()
     if tags is None or not SAMPLES.listeners:
         return
     data = call.result
@@ -70,12 +80,16 @@ def computed(call: Call) -> None:
 
     lengths = [int(tags[at]["response_len"]) for at in kept]
     scores, uids = column("token_level_scores"), data.non_tensor_batch.get("uid")
+    if turns is None and not _rejects():
+        turns = _turns(columns.get("response_mask"))
     limit = _limit()
     samples(
         lengths,
         prompt_tokens=[int(tags[at]["prompt_len"]) for at in kept],
         mask=column("response_mask"),
         groups=None if uids is None else [str(uids[at]) for at in kept],
+        turns=[turns[at] for at in kept] if turns is not None and len(turns) == len(tags) else None,
+        has_error=_errors([tags[at] for at in kept]),
         truncated=None if limit is None else [length >= limit for length in lengths],
         rewards=None if scores is None else scores.sum(-1),
         advantages=column("advantages"),
@@ -114,10 +128,35 @@ def _tell_evicted(call: Call) -> None:
             [int(tag["response_len"]) for _, _, tag in found],
             prompt_tokens=[int(tag["prompt_len"]) for _, _, tag in found],
             groups=[uid for uid, _, _ in found],
+            has_error=_errors([tag for _, _, tag in found]),
             dropped=[word for _, word, _ in found],
             loss_terms=_loss_terms(),
             source="verl.ReplayBuffer",
         )
+
+
+def _turns(mask: Any) -> list[int] | None:
+    """The model's own turns of each conversation: runs of its tokens. verl's ``num_turns`` counts the other side's too.
+
+    Args:
+        mask: Which tokens of the responses are the model's, (n, width).
+    """
+    if mask is None or mask.device.type != "cpu":
+        return None
+    own = mask.bool()
+    found: list[int] = (own[:, :1].sum(-1) + (own[:, 1:] & ~own[:, :-1]).sum(-1)).tolist()
+    return found
+
+
+def _errors(tags: Sequence[Mapping[str, Any]]) -> list[bool] | None:
+    """Which rollouts verl doesn't call a success. Of one that raised it has no row; what a tool raised is an answer."""
+    status = [tag.get("status") for tag in tags]
+    return None if None in status else [one != "success" for one in status]
+
+
+def _rejects() -> bool:
+    """Whether tokens are taken out of the mask because rollout and training disagree: turns then fall to pieces."""
+    return bool(_config("algorithm", "rollout_correction", "rollout_rs"))
 
 
 def _versions(tags: Sequence[Mapping[str, Any]], kept: Sequence[int]) -> list[int] | None:

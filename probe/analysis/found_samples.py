@@ -92,7 +92,8 @@ def name_of(answer: Mapping[str, Any]) -> str:
 
 
 def became_of(answer: Mapping[str, Any]) -> str:
-    """What became of an answer, in a few words: whether it failed, dropped and why, why it ended, what trained it.
+    """What became of an answer, in a few words: whether it failed, dropped and why, its turns where it has several, its
+    calls of tools, why it ended, what trained it.
 
     >>> became_of({"dropped": "stale", "ended": "stop", "micro_batches": [-1]})
     'dropped: stale · stop'
@@ -100,12 +101,17 @@ def became_of(answer: Mapping[str, Any]) -> str:
     'length · micro-batch 0, 2'
     >>> became_of({"has_error": True, "masked": True, "dropped": None, "ended": "", "micro_batches": []})
     'failed · not in the loss'
+    >>> became_of({"turns": 3, "tools": 1, "dropped": None, "ended": "stop", "micro_batches": [0]})
+    '3 turns · 1 tool call · stop · micro-batch 0'
     """
+    turns, tools = answer.get("turns") or 0, answer.get("tools") or 0
     batches = sorted({number for number in answer["micro_batches"] if number >= 0})
     parts = (
         "failed" if answer.get("has_error") and answer["dropped"] != "failed" else "",
         "not in the loss" if answer.get("masked") and not answer["dropped"] else "",
         f"dropped: {answer['dropped']}" if answer["dropped"] else "",
+        f"{turns} turns" if turns > 1 else "",
+        f"{tools} tool {'call' if tools == 1 else 'calls'}" if tools else "",
         str(answer["ended"] or ""),
         f"micro-batch {', '.join(map(str, batches))}" if batches else "",
     )

@@ -25,8 +25,8 @@ class Sample(Row, kw_only=True, tag="samples"):
     prompt_tokens: int | None = None
     response_tokens: int  #: sampled, and those that tools gave between them
     loss_tokens: int | None = None  #: of the response, that the loss counts
-    turns: int | None = None
-    tools: int | None = None  #: calls of tools in the conversation
+    turns: int | None = None  #: the model's own, in the conversation
+    tools: int | None = None  #: calls of tools that it made in the conversation
     ended: str = ""  #: why generation ended, such as "stop" or "length"
     truncated: bool | None = None  #: whether it ended at the limit of tokens
     reward: float | None = None
@@ -46,7 +46,8 @@ class Sample(Row, kw_only=True, tag="samples"):
     replica: str = ""  #: name of the engine that sampled it
     begin_ns: int | None = None  #: of its request, monotonic; None where only those of the whole batch are known
     end_ns: int | None = None  #: when its answer was whole, likewise
-    has_error: bool | None = None  #: whether its rollout failed; None where it wasn't recorded
+    #: whether its rollout failed, None where it wasn't recorded; a tool's error that the model was told is no failure
+    has_error: bool | None = None
     masked: bool | None = None  #: whether the loss counts none of its tokens
     trainable: bool | None = None  #: whether it reaches the loss: it isn't dropped, and the loss counts a token of it
     dropped: str = ""  #: why it was never trained: "truncated", "stale", "filtered", "failed", or another word

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import probe
 from probe.analysis.mismatch.answer import Mismatch
-from probe.analysis.mismatch.confident import confident, counted
+from probe.analysis.mismatch.confident import SURE, UNLIKELY, confident, counted
 from probe.analysis.mismatch.lag import behind_by, lags
 from probe.analysis.mismatch.split import Split, split
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Answer, Tokens
@@ -449,3 +449,9 @@ def test_of_a_real_model_staleness_is_told_from_a_temperature(tmp_path: Path) ->
         engine, stale = planted[name]
         assert abs(told.stale - stale) <= 4 * told.error, name
         assert told.total == pytest.approx(engine + stale, rel=0.02)
+
+
+def test_the_panel_marks_the_tokens_that_the_verdict_counts():
+    """Its colours are made in the browser, from the same two probabilities."""
+    source = (Path(probe.__file__).parent / "views/panel/static/src/colouring.js").read_text("utf-8")
+    assert f"const [SURE, UNLIKELY] = [{SURE:g}, {UNLIKELY:g}];" in source

@@ -240,6 +240,8 @@ def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes,
             [value if mask.sum() else 0.0 for value, mask in zip(one["advantages"], one["mask"], strict=True)]
         )
         assert batch["reward"].notna().all()
+        assert (batch["turns"] == 1).all()
+        assert batch[["tools", "has_error"]].isna().all(axis=None)  # no tools, and TRL calls no rollout a failure
         nothing = [int(mask.sum()) for value, mask in zip(one["advantages"], one["mask"], strict=True) if value == 0]
         assert tokens.get("no_advantage", 0) == sum(nothing)
         assert "unknown" not in tokens
@@ -320,8 +322,82 @@ def test_13_b_of_answers_in_several_turns_it_is_told_which_tokens_engines_sample
         assert run.incidents.empty
         rows, samples = run.token_identity, run.samples
     assert len(rows) == samples["batch_id"].nunique() > 0
+    assert samples["turns"].isin([1, 2]).all()
+    assert (samples[samples["row"] % 2 == 1]["turns"] == 1).all()
+    assert samples["tools"].isna().all()  # these answers are texts, and no messages that say what was called
     assert (rows["changed_answers"] == (1 if tokenised_again else 0)).all()
     assert (rows["trained_tokens"] < samples.groupby("batch_id")["response_tokens"].sum().to_numpy()).all()
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+
+    Returns:
+        Their sum.
+    """
+    if a == b:
+        raise ValueError("they are equal")
+    return a + b
+
+
+def test_15_2_turns_and_calls_of_tools_are_those_of_trl_s_own_tool_loop(tmp_path, monkeypatch):
+    """Its loop calls a real tool, and answers go on; what of an answer is a call is decided by its first token."""
+    from datasets import Dataset
+    from trl.chat_template_utils import get_training_chat_template, qwen3_chat_template
+    from trl.trainer import grpo_trainer
+
+    own: list[dict[str, Any]] = []
+
+    def parsed(tokenizer: Any, ids: list[int], **_: Any) -> dict[str, Any]:
+        said = {"role": "assistant", "content": tokenizer.decode(ids)}
+        calls = [{"name": "add", "arguments": {"a": at, "b": ids[0] % 2}} for at in range(max(ids[0] % 5 - 2, 0))]
+        return said | ({"tool_calls": [{"type": "function", "function": one} for one in calls]} if calls else {})
+
+    def noted(kind: Any) -> Any:
+        class Noted(kind):  # type: ignore[misc]
+            def _generate(self, prompts: Any) -> Any:
+                found = super()._generate(prompts)
+                frequency = self._metrics["train"]["tools/call_frequency"][-1]
+                own.append({"mask": found[2], "messages": found[3], "calls": round(frequency * len(found[1]))})
+                return found
+
+        return Noted
+
+    monkeypatch.setattr(grpo_trainer, "parse_response", parsed)
+    with probe.start("trl", run_dir=tmp_path / "run"):
+        probe.attach("trl")
+        made = small_trl.trainer("grpo", tmp_path / "out", noted, max_completion_length=400)
+        made.tools, made._standalone_tools = [add], [add]  # their check asks for a package that parses answers
+        made._tokenizer.chat_template, made._tokenizer.response_schema = qwen3_chat_template, {}
+        made.chat_template = get_training_chat_template(made._tokenizer)
+        made.model.config.max_position_embeddings = 4096
+        made.reward_funcs = [lambda completions, **_: [float(len(str(one)) % 7) for one in completions]]
+        rows = [{"prompt": [{"role": "user", "content": text}]} for text in small_trl.TEXTS]
+        made.train_dataset = Dataset.from_list(rows)
+        made.train()
+    with probe.open(tmp_path / "run") as run:
+        assert run.incidents.empty
+        batches = [batch for _, batch in run.samples.groupby("batch_id")]
+    seen = set()
+    for batch, one in zip(batches, own, strict=True):
+        assert batch["turns"].tolist() == [sum(kind for kind, _ in itertools.groupby(mask)) for mask in one["mask"]]
+        assert batch["turns"].tolist() == [
+            sum(message["role"] == "assistant" for message in messages) for messages in one["messages"]
+        ]
+        assert batch["tools"].sum() == one["calls"]
+        assert batch["tools"].tolist() == [
+            sum(message["role"] == "tool" for message in messages) for messages in one["messages"]
+        ]
+        assert batch["has_error"].isna().all()  # an error of a tool is told to the model, which answers it
+        seen |= {
+            message["content"] for messages in one["messages"] for message in messages if message["role"] == "tool"
+        }
+        assert batch["turns"].max() > 1
+    assert {"{'error': 'they are equal'}", "1"} <= seen
 
 
 def scopes(run: Run) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import probe
-from probe.adapters import automatic
+from probe.adapters import automatic, verl_driver
 
 if importlib.util.find_spec("verl") is None:
     pytest.skip("needs verl, which lives in its own environment", allow_module_level=True)
@@ -123,25 +123,39 @@ class Turns:
         self.client = server_manager
 
     async def run(self, params: dict[str, Any], **sample: Any) -> Any:
-        from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
-
         first, second = [await self.client.generate(str(turn), prompt_ids=[1], sampling_params={}) for turn in range(2)]
         tool = [70, 71]
         ids = [*first.token_ids, *tool, *second.token_ids]
         mask = [1] * len(first.token_ids) + [0] * len(tool) + [1] * len(second.token_ids)
         if sample["again"]:
             ids[1] = 99
-        whole = AgentLoopOutput(prompt_ids=[1], response_ids=ids, response_mask=mask, metrics=AgentLoopMetrics())
-        if not sample["alone"]:
-            return whole
-        last = AgentLoopOutput(
-            prompt_ids=[1], response_ids=second.token_ids, response_mask=[1, 1], metrics=AgentLoopMetrics()
-        )
-        return [whole, last]
+        whole = output(ids, mask, num_turns=4)
+        return [whole, output(second.token_ids, [1, 1], num_turns=2)] if sample["alone"] else whole
 
 
-async def run_turns(samples: list[dict[str, Any]], kept: list[str]) -> None:
-    """verl's own worker of its V1 trainer and its own client; the engine and the queue are stand-ins."""
+def output(ids: list[int], mask: list[int], num_turns: int) -> Any:
+    """A trajectory as a loop gives it, with the turns of both sides as verl counts them."""
+    from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+    return AgentLoopOutput(
+        prompt_ids=[1],
+        response_ids=ids,
+        response_mask=mask,
+        response_logprobs=[-1.0] * len(ids),
+        reward_score=float(ids[0] % 4),
+        num_turns=num_turns,
+        metrics=AgentLoopMetrics(),
+        extra_fields={"reward_extra_info": {}},
+    )
+
+
+async def run_turns(samples: list[dict[str, Any]], kept: list[tuple[str, dict[str, Any], Any]]) -> None:
+    """verl's own worker of its V1 trainer and its own client; the engine and the queue are stand-ins.
+
+    Args:
+        samples: How each differs from a plain one of two turns.
+        kept: Filled: of each trajectory that goes to the queue its key, its tag and its fields.
+    """
     import asyncio
     import itertools
 
@@ -159,8 +173,8 @@ async def run_turns(samples: list[dict[str, Any]], kept: list[str]) -> None:
     async def deal(**_: Any) -> tuple[str, Any]:
         return "engine", SimpleNamespace(generate=SimpleNamespace(remote=answer))
 
-    async def put(keys: list[str], **_: Any) -> None:
-        kept.extend(keys)
+    async def put(keys: list[str], fields: Any, tags: list[dict[str, Any]], **_: Any) -> None:
+        kept.extend(zip(keys, tags, fields, strict=True))
 
     async def nothing(*_: Any, **__: Any) -> None:
         pass
@@ -213,10 +227,10 @@ def test_13_tokens_of_a_trajectory_that_no_engine_sampled_are_told_exactly(attac
     """The supplement of issue 13, (b): turns that are tokenised again, of samples that run at the same time."""
     import asyncio
 
-    kept: list[str] = []
+    kept: list[tuple[str, dict[str, Any], Any]] = []
     samples: list[dict[str, Any]] = [{}, {"again": True}, {"alone": True}, {"validate": True, "again": True}]
     asyncio.run(run_turns(samples, kept))
-    assert sorted(kept) == ["p0_0_0", "p1_0_0", "p2_0_0", "p2_0_1", "p3_0_0"]
+    assert sorted(key for key, _, _ in kept) == ["p0_0_0", "p1_0_0", "p2_0_0", "p2_0_1", "p3_0_0"]
     (row,) = [one._asdict() for one in session.run.token_identity.itertuples()]
     # Of the third sample both trajectories were compared, the second of which leaves out the first turn.
     assert (row["step"], row["source"], row["answers"]) == (2, "verl.AgentLoopWorker", 4)
@@ -227,6 +241,73 @@ def test_13_tokens_of_a_trajectory_that_no_engine_sampled_are_told_exactly(attac
     assert found.sentence == "1 of 4 answers since step 2 are trained on tokens that weren't sampled."
     assert found.why.startswith("The first is token 1 of p1_0_0 of step 2. ")
     assert session.run.incidents.empty
+
+
+def advantages(kept: list[tuple[str, dict[str, Any], Any]], told: bool, **correction: Any) -> Any:
+    """verl's own driver computes the advantages of trajectories that agent loops have handed over.
+
+    Args:
+        kept: The trajectories.
+        told: Whether the driver asked for old log-probabilities before.
+        **correction: Settings of ``algorithm.rollout_correction``.
+
+    Returns:
+        The rows in ``samples``.
+    """
+    from omegaconf import OmegaConf
+    from tensordict import TensorDict
+    from verl import DataProto
+    from verl.trainer.ppo.v1 import trainer_base
+    from verl.utils.debug.metrics import calculate_debug_metrics
+
+    keys, tags, fields = zip(*kept, strict=True)
+    names = ("responses", "response_mask", "rm_scores", "rollout_log_probs")
+    columns = {
+        name: torch.nested.as_nested_tensor([one[name] for one in fields], layout=torch.jagged) for name in names
+    }
+    # The last token but one of each trajectory is another one for the model that trains.
+    apart = [torch.tensor([-1.0] * (len(one["responses"]) - 2) + [-9.0, -1.0]) for one in fields]
+    columns["old_log_probs"] = torch.nested.as_nested_tensor(apart, layout=torch.jagged)
+    data = TensorDict(columns, batch_size=len(keys))
+    given = data.select("response_mask", "rm_scores", "rollout_log_probs", "old_log_probs")
+    given["uid"] = [key.split("_")[0] for key in keys]
+    algorithm = {"use_kl_in_reward": False, "adv_estimator": "grpo", "gamma": 1.0, "lam": 1.0}
+    config = OmegaConf.create(
+        {"algorithm": algorithm | {"rollout_correction": correction}, "actor_rollout_ref": {"rollout": {"n": 1}}}
+    )
+    batch = trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
+    trainer = SimpleNamespace(config=config, global_steps=2)
+    with probe.start("verl") as opened, pytest.MonkeyPatch.context() as patching:
+        patching.setattr(verl_driver.DRIVER, "trainer", trainer)
+        patching.setattr(trainer_base.tq, "kv_batch_get", lambda **_: given)
+        patching.setattr(trainer_base.tq, "kv_batch_put", lambda **_: batch)
+        with opened.step(2):
+            if told:
+                calculate_debug_metrics(DataProto(batch=data.to_padded_tensor()))
+            trainer_base.PPOTrainer._compute_advantage(trainer, batch, metrics={})
+    assert opened.run.incidents.empty
+    return opened.run.samples
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("rejects", [False, True])
+def test_15_2_turns_of_trajectories_and_whether_they_failed_are_told_by_the_driver(attached, rejects, told):
+    """As agent loops handed them over: tokens that verl takes out of the mask begin no turn."""
+    import asyncio
+
+    kept: list[tuple[str, dict[str, Any], Any]] = []
+    asyncio.run(run_turns([{}, {"alone": True}, {}], kept))
+    correction = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"} if rejects else {}
+    rows = advantages(kept, told, **correction)
+    turns = [int(fields["num_turns"]) // 2 for _, _, fields in kept]
+    assert sorted(turns) == [1, 2, 2, 2]
+    assert [None if one != one else int(one) for one in rows["turns"].astype(float)] == (
+        [None] * 4 if rejects and not told else turns
+    )
+    assert (rows["loss_tokens"] < [2 * one for one in turns]).all() == rejects
+    assert [tag["status"] for _, tag, _ in kept] == ["success"] * 4
+    assert rows["has_error"].tolist() == [False] * 4
+    assert rows["tools"].isna().all()  # verl's driver isn't told
 
 
 def test_5_an_agent_loops_process_records_counts_alone_until_more_is_observed(attached, tmp_path, monkeypatch):

@@ -206,6 +206,10 @@ def test_15_2_and_3_samples_and_fates_agree_with_what_verl_logs(grpo, grpo_run):
         assert (own[own["truncated"]]["response_tokens"] == numbers["response_length/max"]).all()
         assert own[["log_prob_mean", "rollout_log_prob_mean", "entropy_mean", "weight_version"]].notna().all().all()
         assert (own.groupby("group").size() > 1).all()
+        # verl counts the turns of both sides; its tags call these rollouts a success, and tell nothing of tools.
+        assert (2 * own["turns"]).agg(["min", "max"]).tolist() == [numbers["num_turns/min"], numbers["num_turns/max"]]
+        assert own["has_error"].eq(False).all()
+        assert own["tools"].isna().all()
         # 15.6: how old the weights of samples were, as verl itself counts it, and when each of them ended.
         behind = tails[step].staleness
         assert [min(behind), max(behind)] == [

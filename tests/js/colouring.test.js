@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { COLOURINGS, colouringsOf, numbersOf, sizeAt, turnsOf } from "../../probe/views/panel/static/src/colouring.js";
+import { COLOURINGS, colouringsOf, confidentAt, numbersOf, sizeAt, turnsOf } from "../../probe/views/panel/static/src/colouring.js";
 
 const ROLLOUT = Float32Array.of(-1, -1, -1, -1, -1);
 const ARRAYS = { rollout_log_probs: ROLLOUT, log_probs: Float32Array.of(-1, -1.01, -3, 1, NaN), mask: Float32Array.of(1, 0, 1, 1, 1), clipped_passes: Float32Array.of(0, 0, 2, 0, 0) };
@@ -30,6 +30,21 @@ test("what a tool said has no colour and doesn't set the scale; a token that was
   assert.deepEqual(tones("difference", turns), ["less", "less", "nothing", "nothing"]);
   assert.match(COLOURINGS.difference.make(turns).scale, /^−1.5 … 0 … 1.5 nats/);
   assert.deepEqual(tones("ratio", turns), ["less", "less", "nothing", "nothing"]);
+});
+
+test("a token that one side is sure of and the other finds unlikely has a dot, where the loss counts it", () => {
+  const [sure, doubt, unlikely] = [0.5, 0.49, 0.05].map((one) => Math.log(one) + 1e-6);
+  const arrays = {
+    rollout_log_probs: Float32Array.of(sure, -4, doubt, sure, sure, sure, NaN, sure),
+    log_probs: Float32Array.of(-4, sure, -4, unlikely + 1e-3, -4, NaN, sure, -Infinity),
+    mask: Float32Array.of(1, 1, 1, 1, 0, 1, 1, 1),
+  };
+  const marked = Array.from(arrays.mask, (_, at) => confidentAt(arrays, at));
+  assert.deepEqual(marked, [true, true, false, false, false, false, false, false]);
+  for (const name of ["difference", "ratio"]) assert.deepEqual(marked.map((_, at) => COLOURINGS[name].make(arrays).dotted?.(at)), marked);
+  assert.equal(COLOURINGS.mask.make(arrays).dotted, undefined);
+  assert.equal(COLOURINGS.difference.make(ARRAYS).dotted, undefined, "without such a token nothing is said of dots");
+  assert.equal(confidentAt({ mask: arrays.mask }, 0), false);
 });
 
 test("the ratio is said as a factor", () => {

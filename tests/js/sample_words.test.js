@@ -24,4 +24,12 @@ test("a group counts them, and calls of tools are among the facts", () => {
   assert.equal(groupTexts({ kind: "group", of: 0, group: "a", answers: 4, failed: 2, truncated: 1 }).at(-1), "2 failed · 1 truncated");
   assert.match(factsOf({ ...ANSWER, turns: 2, tools: 3 }), /2 turns; 3 tool calls/);
   assert.doesNotMatch(factsOf({ ...ANSWER, tools: 0 }), /tool/);
+  assert.match(factsOf({ ...ANSWER, turns: 3, tools: 1, has_error: true }), /3 turns; 1 tool call; failed/);
+});
+
+test("a line of the list says how long a conversation was, where it is known and was one", () => {
+  assert.equal(became({ turns: 3, tools: 2, ended: "stop" }), "3 turns · 2 tool calls · stop");
+  assert.equal(became({ turns: 2, tools: 1, has_error: true }), "failed · 2 turns · 1 tool call");
+  assert.equal(became({ turns: 1, tools: 0, ended: "stop" }), "stop");
+  assert.equal(became({ turns: null, tools: null, ended: "stop" }), "stop");
 });

@@ -10,6 +10,7 @@
  * @property {string} less what the tones mean, in words; "" where there is no such tone
  * @property {string} more
  * @property {string} scale from where to where
+ * @property {(at: number) => boolean} [dotted] whether the two sides are sure of opposite things; absent where none is
  */
 
 /**
@@ -18,6 +19,9 @@
  * @property {string[]} needs arrays without which it can't be
  * @property {(arrays: Arrays) => Coloured} make
  */
+
+/** One side gives a token at least this probability and the other at most that, as `confident.py` of the mismatch has it. */
+const [SURE, UNLIKELY] = [0.5, 0.05];
 
 /** Differences that are smaller than this part of the scale have no colour: noise is no news. */
 const QUIET = 0.06;
@@ -37,6 +41,29 @@ export function differences({ log_probs: train, rollout_log_probs: rollout }) {
 function compared(arrays) {
   const { mask, rollout_log_probs: rollout } = arrays;
   return differences(arrays).map((value, at) => (mask && mask[at] === 0 && rollout[at] === 0 ? 0 : value));
+}
+
+/**
+ * Whether rollout and training disagree confidently about a token that the loss counts.
+ * @param {Arrays} arrays
+ * @param {number} at
+ */
+export function confidentAt({ mask, log_probs: train, rollout_log_probs: rollout }, at) {
+  if (!train || !rollout || mask?.[at] === 0) return false;
+  const [low, high] = train[at] < rollout[at] ? [train[at], rollout[at]] : [rollout[at], train[at]];
+  return Number.isFinite(low) && high >= Math.log(SURE) && low <= Math.log(UNLIKELY);
+}
+
+/**
+ * The colours of a comparison, and the dots of tokens on which it is a confident disagreement.
+ * @param {Arrays} arrays
+ * @param {Coloured} coloured
+ * @returns {Coloured}
+ */
+function dottedWhere(arrays, coloured) {
+  /** @param {number} at */
+  const dotted = (at) => confidentAt(arrays, at);
+  return arrays.log_probs.some((_, at) => dotted(at)) ? { ...coloured, dotted } : coloured;
 }
 
 /**
@@ -82,7 +109,7 @@ export const COLOURINGS = {
   difference: {
     title: "log-prob difference",
     needs: ["log_probs", "rollout_log_probs"],
-    make: (arrays) => signed(compared(arrays), { least: 0.5, less: "training finds it less likely", more: "more likely", unit: " nats" }),
+    make: (arrays) => dottedWhere(arrays, signed(compared(arrays), { least: 0.5, less: "training finds it less likely", more: "more likely", unit: " nats" })),
   },
   entropy: {
     title: "entropy",
@@ -97,7 +124,7 @@ export const COLOURINGS = {
   ratio: {
     title: "ratio",
     needs: ["log_probs", "rollout_log_probs"],
-    make: (arrays) => signed(compared(arrays), { least: Math.log(1.2), less: "training ÷ rollout below 1", more: "above 1", unit: "", spell: (value) => `×${written(Math.exp(value))}` }),
+    make: (arrays) => dottedWhere(arrays, signed(compared(arrays), { least: Math.log(1.2), less: "training ÷ rollout below 1", more: "above 1", unit: "", spell: (value) => `×${written(Math.exp(value))}` })),
   },
   mask: {
     title: "mask and clipping",

@@ -69,7 +69,8 @@ export class SampleAnswer {
     else {
       const meant = [coloured.less && `Orange: ${coloured.less}`, coloured.more && `${coloured.less ? "blue" : "Blue"}: ${coloured.more}`].filter(Boolean).join("; ");
       const low = this.map.shown?.arrays.mask && this.colour.select.value !== "mask" ? " Low cells are outside the loss." : "";
-      say(this.legend, `${meant ? `${meant}. ` : ""}${coloured.scale}.${low} Log-probs and entropies are kept to 3 digits.`);
+      const dots = coloured.dotted ? " Dot: confident disagreement, one side gives the token at least 50 %, the other at most 5 %." : "";
+      say(this.legend, `${meant ? `${meant}. ` : ""}${coloured.scale}.${dots}${low} Log-probs and entropies are kept to 3 digits.`);
     }
   }
 }

@@ -18,8 +18,8 @@ const withSign = (value) => (value ? `${value > 0 ? "+" : ""}${digits(value)}` :
 
 /** @param {SampleLine} line */
 export function answerTexts(line) {
-  const { reward, advantage_mean: advantage, response_tokens: tokens = 0, difference_largest: difference, nan_count: nan = 0 } = line;
-  return [`${nameOf(line)}${line.block ? " ▪" : ""}`, told(reward), withSign(advantage), tokens.toLocaleString("en"), nan ? `${count(nan)} NaN` : withSign(difference), becameOf(line).join(" · ")];
+  const { reward, advantage_mean: advantage, response_tokens: tokens = 0, difference_largest: difference, nan_count: nan = 0, turns, tools } = line;
+  return [`${nameOf(line)}${line.block ? " ▪" : ""}`, told(reward), withSign(advantage), tokens.toLocaleString("en"), nan ? `${count(nan)} NaN` : withSign(difference), becameOf(line, [turns && turns > 1 ? many(turns, "turn") : "", tools ? many(tools, "tool call") : ""]).join(" · ")];
 }
 
 /** @param {SampleLine} line */
@@ -28,12 +28,15 @@ export function groupTexts({ group, answers = 0, reward, tokens, difference_larg
   return [`${group}, ${answers === 1 ? "1 answer" : `mean of ${count(answers)}`}`, told(reward), "", told(tokens), withSign(difference), became.filter(Boolean).join(" · ")];
 }
 
-/** @param {SampleLine} line */
-function becameOf({ ended, truncated, dropped, has_error: error, masked, micro_batches: batches = [], passes }) {
+/**
+ * @param {SampleLine} line
+ * @param {string[]} conversation what is said of its turns, after what went wrong
+ */
+function becameOf({ ended, truncated, dropped, has_error: error, masked, micro_batches: batches = [], passes }, conversation = []) {
   const known = [...new Set(batches.filter((one) => one >= 0))];
   const trained = known.length ? `micro-batch ${known.join(", ")}` : passes ? `trained ${passes === 1 ? "once" : `${passes} times`}` : "";
   const missed = [error && dropped !== "failed" ? "failed" : "", masked && !dropped ? "not in the loss" : ""];
-  return [...missed, dropped ? `dropped: ${dropped}` : "", truncated && dropped !== "truncated" ? "truncated" : "", ended ?? "", trained].filter(Boolean);
+  return [...missed, dropped ? `dropped: ${dropped}` : "", truncated && dropped !== "truncated" ? "truncated" : "", ...conversation, ended ?? "", trained].filter(Boolean);
 }
 
 /** @param {SampleLine} line */

@@ -1,7 +1,7 @@
 // The tokens of one answer as cells of a canvas, as many lines as are in sight; the one under the pointer or the keyboard
 // stands beside it in words, and is what a screen reader reads out.
 
-import { COLOURINGS, differences, turnsOf } from "./colouring.js";
+import { COLOURINGS, confidentAt, differences, turnsOf } from "./colouring.js";
 import { node, say } from "./dom.js";
 import { linesInSight, movedTo, scrolledTo } from "./windows.js";
 import { count, digits } from "./words.js";
@@ -162,7 +162,7 @@ export class TokenMap {
     if (ids.length) told.push(["Token id", String(ids[at])]);
     if (arrays.rollout_log_probs) told.push(["Log-prob, rollout", number(arrays.rollout_log_probs[at])]);
     if (arrays.log_probs) told.push(["Log-prob, training", number(arrays.log_probs[at])]);
-    if (this.difference) told.push(["Difference", number(this.difference[at])], ["Ratio", `${number(Math.exp(this.difference[at]))}${clippedText(arrays, at)}`]);
+    if (this.difference) told.push(["Difference", `${number(this.difference[at])}${confidentAt(arrays, at) ? ", confident disagreement" : ""}`], ["Ratio", `${number(Math.exp(this.difference[at]))}${clippedText(arrays, at)}`]);
     if (arrays.advantages) told.push(["Advantage", number(arrays.advantages[at])]);
     if (arrays.entropies) told.push(["Entropy", number(arrays.entropies[at])]);
     const place = [arrays.mask?.[at] === 0 ? "outside the loss" : "", this.turns ? `turn ${this.turns[at]}` : "", version === null ? "" : `weights ${version}`].filter(Boolean);
@@ -255,6 +255,7 @@ export class TokenMap {
     context.fillRect(x, begin, cell - 1, size);
     context.globalAlpha = 1;
     if (tone === "broken") this._cross(context, [x, begin, cell - 1, size]);
+    else this._dot(context, at, [x + cell - 6, begin + 1], coloured);
     if (!shown?.ids.length) return;
     context.fillStyle = inks.ink ?? "";
     context.fillText(String(shown.ids[at]), x + 4, y + LINE / 2, cell - 9);
@@ -271,6 +272,19 @@ export class TokenMap {
     context.moveTo(x + 2, y + 2);
     context.lineTo(x + width - 2, y + height - 2);
     context.stroke();
+  }
+
+  /**
+   * Confident disagreement isn't told by its colour at all: an outlier sets the scale, and it may be pale.
+   * @param {CanvasRenderingContext2D} context
+   * @param {number} at
+   * @param {[x: number, y: number]} place
+   * @param {Coloured | null} coloured
+   */
+  _dot(context, at, [x, y], coloured) {
+    if (!coloured?.dotted?.(at)) return;
+    context.fillStyle = this.inks.ink ?? "";
+    context.fillRect(x, y, 4, 4);
   }
 
   /**
