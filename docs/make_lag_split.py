@@ -71,7 +71,7 @@ What the table doesn't show:
 
 [Confident disagreement](../guides/mismatch.md#confident-disagreement) is about tokens to which one side gives at least
 50 % and the other at most 5 %. The limits were set on trainings as in the first table, with seeds 0 to 3 (clean: 0 to
-9). Shares are of the compared tokens.
+9). Shares are of the kept tokens, each counted once.
 
 | training | tokens | confident disagreement, strength 1 | strength 0.25 |
 |---|---|---|---|
