@@ -174,7 +174,7 @@ def too_wide(page: Any) -> list[int]:
 
 
 def test_2_the_list_is_filtered_sorted_and_compared_by_keyboard_and_3_leads_from_a_finding_to_a_notebook(
-    page: Any, shots: Path
+    page: Any, lab: tuple[str, Path], shots: Path
 ):
     command(page, "probe:runs")
     await_that(page, lambda: row(page, "shop / first").count() and row(page, "second").count())
@@ -199,6 +199,14 @@ def test_2_the_list_is_filtered_sorted_and_compared_by_keyboard_and_3_leads_from
     await_that(page, lambda: page.locator(".probe-compare table").count())
     expect(page.locator(".probe-compare")).to_contain_text("Configuration")
     page.screenshot(path=shots / "lab_plugin_compare.png")
+    # The page is loaded again: the comparison comes back, and whoever asks for it again gets the same tab.
+    layout_saved(page, "probe-lab-compare")
+    show(page, f"{lab[0]}/lab")
+    await_that(page, lambda: page.locator(".probe-compare table").count())
+    expect(page.locator(".probe-compare h1")).to_have_text("runs/first and runs/second")
+    command(page, "probe:compare", a="runs/first", b="runs/second")
+    expect(page.locator(".probe-compare")).to_have_count(1)
+    command(page, "probe:runs")
     # To the rows behind a finding: `test_3_open_notebook_at_this_step` runs such a one.
     row(page, "shop / first").get_by_role("button", name="Open notebook at step").click()
     page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell")
