@@ -17,9 +17,11 @@ import pytest
 from playwright.sync_api import expect
 
 import probe
+from probe.runs.files import RunFiles
+from probe.runs.now import now
 from tests.browser.conftest import ENDLESS
 from tests.browser.jupyter import another, end_kernels, write_notebook
-from tests.jupyter import plugin
+from tests.jupyter import plugin, serving
 from tests.jupyter.driving import (
     PANEL,
     await_that,
@@ -64,15 +66,30 @@ def page(lab: tuple[str, Path], chrome: Any) -> Iterator[Any]:
         assert made.evaluate("globalThis.__hurt") is None
 
 
-def test_2_a_training_that_began_before_or_after_lab_is_listed_live_and_its_tab_follows(
-    page: Any, lab: tuple[str, Path], shots: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def torchrun(lab: tuple[str, Path]) -> Iterator[contextlib.ExitStack]:
+    """A training in which both ranks record already. Leaving it ends them."""
+    run = lab[1] / "runs" / "torchrun"
+    with contextlib.ExitStack() as going_on:
+        going_on.enter_context(training(run, ENDLESS, 0.25))
+        serving.await_that(
+            lambda: len(pids(run)) == 2 and all(one.scopes for one in now(RunFiles(run))),
+            (run.parent / "torchrun.log").read_text,
+        )
+        yield going_on
+
+
+def test_2_a_training_that_began_before_lab_was_opened_is_listed_live_and_its_tab_follows(
+    torchrun: contextlib.ExitStack, page: Any, lab: tuple[str, Path], shots: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """The page is opened after the training has begun: fixtures are made in the order of the arguments. Of those that
+    begin later the tests of other hosts have one.
+    """
     run = lab[1] / "runs" / "torchrun"
     command(page, "probe:runs")
-    await_that(page, lambda: row(page, "shop / first").count())
-    with training(run, ENDLESS, 0.25):
-        await_that(page, lambda: (run / "run.json").is_file())
+    with torchrun:
         await_that(page, lambda: row(page, "torchrun").count() and "Live" in row(page, "torchrun").inner_text())
+        expect(row(page, "torchrun")).to_have_attribute("data-state", "live")
         expect(row(page, "torchrun")).to_contain_text("began ")
         row(page, "torchrun").locator(".probe-run-name").click()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) >= 3)
