@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -29,9 +28,11 @@ from tests.jupyter.driving import (
     command,
     layout_saved,
     open_document,
+    pauses,
     pids,
     row,
     show,
+    step_of,
     step_shown,
     training,
 )
@@ -401,19 +402,6 @@ def plain(one: Any) -> str:
     return text.replace("\u00a0", " ")
 
 
-def pauses(page: Any, looks: int) -> list[float]:
-    """Seconds between the page's next looks at the list of runs, each from an answer to the next question. The browser
-    has taken the times: what drives it doesn't count.
-    """
-    page.evaluate("performance.clearResourceTimings()")
-    taken = """() => performance.getEntriesByType("resource")
-        .filter((one) => one.name.includes("/probe/api/runs?"))
-        .map((one) => [one.startTime, one.responseEnd, one.responseStatus])"""
-    told = sorted(await_that(page, lambda: len(found := page.evaluate(taken)) >= looks and found))
-    assert {status for _, _, status in told} == {200}
-    return [(begin - end) / 1000 for (_, end, _), (begin, _, _) in itertools.pairwise(told)]
-
-
 def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_again_brings_the_tab_back(
     chrome: Any, tmp_path: Path, shots: Path
 ):
@@ -504,10 +492,3 @@ def unjudged(page: Any) -> str:
     return next(
         (one for one in page.locator(".probe-runs li[data-kind=unknown]").all_inner_texts() if "recorded" in one), ""
     )
-
-
-def step_of(page: Any) -> int:
-    """As :func:`step_shown`, of the tab that can be seen."""
-    told = page.locator(".probe-tab:visible .pp-facts-line").all_text_contents()
-    found = re.findall(r"step (\d+)", told[0]) if told else []
-    return int(found[-1]) if found else -1
