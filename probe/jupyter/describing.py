@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import heapq
+import os
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from probe.errors import ProbeError
 from probe.records import who
 from probe.runs.files import RunFiles
+from probe.runs.layout import PARTS_NAME, segment_of
+from probe.runs.liveness import all_gone
 from probe.runs.now import Now, now
 
 #: A process that is there writes its heartbeat about twice a second; after so many seconds without one it is silent.
 SILENT_S: Final = 15.0
+
+#: Files of a run without heartbeats whose last rows are read, those that grew last; and bytes at either end of each.
+MOST_FILES: Final = 8
+ROW_BYTES: Final = 16 * 1024
 
 
 def describe(path: Path, name: str) -> dict[str, Any]:
@@ -56,7 +67,7 @@ def describe(path: Path, name: str) -> dict[str, Any]:
             ended = sum(one.closed or one.alive is False for one in processes)
             told |= {"processes": len(processes), "ended": ended, "here": here(processes), **state(processes)}
         else:  # of an older probe, or a directory that takes no such file: its files tell
-            told |= _by_files(path)
+            told |= _by_files(path, files)
     except (ProbeError, OSError) as error:
         told["error"] = str(error)
     return told
@@ -106,15 +117,61 @@ def state(processes: list[Now], at_s: float | None = None) -> dict[str, Any]:
     return {"state": "live" if fresh else "silent", "since_s": since_s, "step": step}
 
 
-def _by_files(path: Path) -> dict[str, Any]:
-    """What the times of its files tell; a run without a file that is written to has ended."""
-    newest, open_files = 0.0, False
-    for one in path.iterdir():
-        if one.suffix in (".jsonl", ".parquet") and one.is_file():
-            newest = max(newest, one.stat().st_mtime)
-            open_files = open_files or one.suffix == ".jsonl"
+def _by_files(path: Path, files: RunFiles) -> dict[str, Any]:
+    """What its files tell; a run without a file that is written to has ended.
+
+    A copied file has the time of the copy, so the times of rows count where they can be read, as in the run's panel.
+    """
+    written: list[tuple[float, Path]] = []
+    newest = 0.0
+    for place in (path, path / PARTS_NAME):
+        with contextlib.suppress(FileNotFoundError), os.scandir(place) as entries:
+            for one in entries:
+                if one.name.endswith((".jsonl", ".parquet")) and one.is_file():
+                    newest = max(newest, one.stat().st_mtime)
+                    if segment_of(one.name) is not None:
+                        written.append((one.stat().st_mtime, Path(one.path)))
     if not newest:
         return {}
-    if not open_files:
+    if not written:
         return {"state": "finished", "since_s": newest}
-    return {"state": "live" if time.time() - newest < SILENT_S else "silent", "since_s": newest}
+    of_rows = [_newest_row_s(one) for _, one in heapq.nlargest(MOST_FILES, written)]
+    since_s = max((one for one in of_rows if one is not None), default=newest)
+    if len(written) <= MOST_FILES and all_gone(files):
+        return {"state": "killed", "since_s": since_s}
+    return {"state": "live" if time.time() - since_s < SILENT_S else "silent", "since_s": since_s}
+
+
+_Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # whatever a damaged file holds, it is no time
+
+
+class _Times(msgspec.Struct):
+    """Of a row."""
+
+    time_ns: _Nanoseconds = 0
+    wall_ns: _Nanoseconds = 0  #: only the first row of a file has it
+
+
+def _newest_row_s(path: Path) -> float | None:
+    """When the newest of a file's last rows was written, seconds since the epoch by the clock of who wrote it. None
+    where its first row, by which times are told, or its last ones can't be read in :data:`ROW_BYTES`.
+    """
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        head = file.read(ROW_BYTES)
+        first = _times(head.partition(b"\n")[0])
+        if first is None or not first.wall_ns:
+            return None
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - ROW_BYTES, 0))
+        # The last line may be half written, and the first one is half read.
+        told = [_times(line) for line in file.read(ROW_BYTES).split(b"\n")]
+        newest_ns = max((one.time_ns for one in told if one is not None), default=None)
+        return None if newest_ns is None else (newest_ns - first.time_ns + first.wall_ns) / 1e9
+    return None
+
+
+def _times(line: bytes) -> _Times | None:
+    try:
+        return msgspec.json.decode(line, type=_Times)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

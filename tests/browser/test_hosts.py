@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from probe.runs.files import RunFiles
+from probe.runs.now import now
 from tests.browser.conftest import ENDLESS, notebooks
-from tests.browser.jupyter import Lab, another, await_that, served, write_notebook
+from tests.browser.jupyter import PATIENCE_MS, Lab, another, await_that, served, write_notebook
 from tests.jupyter import plugin
 from tests.jupyter.driving import PANEL as TAB
 from tests.jupyter.driving import show, step_shown
@@ -63,6 +66,33 @@ def test_notebook_7_and_4_its_plugin_opens_run_json_in_the_panel(chrome, tmp_pat
         show(page, f"{url}/edit/runs/first/run.json?factory=Run%20panel")
         await_that(page, lambda: page.locator(TAB).count() and step_shown(page) == 5)
         page.screenshot(path=shots / "lab_plugin_notebook_7.png")
+        # The kernel is killed in the cell that trains: of two pages with files one tells it, and leads there.
+        with another(chrome) as beside:
+            trees = (page, beside)
+            for one in trees:
+                show(one, f"{url}/tree")
+                looked(one)
+            (writer,) = now(RunFiles(root / "runs" / "seven"))
+            os.kill(writer.pid, signal.SIGKILL)
+            toasts = [one.locator(".Toastify__toast", has_text="was killed") for one in trees]
+            await_that(page, lambda: any(one.count() for one in toasts))
+            for one in trees:
+                looked(one)
+            assert sorted(one.count() for one in toasts) == [0, 1]
+            told = next(one for one in toasts if one.count())
+            told.page.screenshot(path=shots / "lab_plugin_notebook_7_alarm.png")
+            with page.context.expect_page() as shown:
+                told.get_by_role("button", name="Go there").click()
+            there = shown.value
+            there.locator(TAB).wait_for(timeout=PATIENCE_MS)
+            assert there.url.startswith(f"{url}/edit/runs/seven/run.json")
+            there.close()
+
+
+def looked(page) -> None:
+    """Until a page has asked for the runs, and heard of them, after this moment."""
+    for _ in range(2):  # it may have asked before
+        page.wait_for_event("response", lambda one: "/probe/api/runs?" in one.url).finished()
 
 
 MARIMO = """

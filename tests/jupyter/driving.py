@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -14,8 +15,8 @@ from typing import Any
 
 from tests.browser.jupyter import await_that
 
-__all__ = ["PANEL", "await_that", "change_theme", "command", "layout_saved", "open_document", "pids", "row", "show"]
-__all__ += ["step_shown", "training"]
+__all__ = ["PANEL", "await_that", "change_theme", "command", "layout_saved", "open_document", "pauses", "pids", "row"]
+__all__ += ["show", "step_of", "step_shown", "training"]
 
 HERE = Path(__file__).parent
 PANEL = ".probe-tab .probe-panel"
@@ -69,6 +70,26 @@ def row(page: Any, name: str) -> Any:
 def step_shown(page: Any) -> int:
     found = re.findall(r"step (\d+)", page.locator(f"{PANEL} .pp-facts-line").first.text_content() or "")
     return int(found[-1]) if found else -1
+
+
+def step_of(page: Any) -> int:
+    """As :func:`step_shown`, of the tab that can be seen."""
+    told = page.locator(".probe-tab:visible .pp-facts-line").all_text_contents()
+    found = re.findall(r"step (\d+)", told[0]) if told else []
+    return int(found[-1]) if found else -1
+
+
+def pauses(page: Any, looks: int) -> list[float]:
+    """Seconds between the page's next looks at the list of runs, each from an answer to the next question. The browser
+    has taken the times: what drives it doesn't count.
+    """
+    page.evaluate("performance.clearResourceTimings()")
+    taken = """() => performance.getEntriesByType("resource")
+        .filter((one) => one.name.includes("/probe/api/runs?"))
+        .map((one) => [one.startTime, one.responseEnd, one.responseStatus])"""
+    told = sorted(await_that(page, lambda: len(found := page.evaluate(taken)) >= looks and found))
+    assert {status for _, _, status in told} == {200}
+    return [(begin - end) / 1000 for (_, end, _), (begin, _, _) in itertools.pairwise(told)]
 
 
 @contextlib.contextmanager

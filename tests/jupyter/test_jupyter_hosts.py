@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
+import subprocess
 import sys
 import urllib.error
 import urllib.parse
@@ -19,9 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from playwright.sync_api import expect
 
+from tests.browser.conftest import ENDLESS
 from tests.browser.jupyter import another, served
 from tests.jupyter import plugin
-from tests.jupyter.driving import PANEL, await_that, command, layout_saved, row, show, step_shown
+from tests.jupyter.driving import PANEL, await_that, command, layout_saved, row, show, step_of, step_shown
 from tests.ports import free_port
 from tests.sample_run import sample_rows, write_run
 
@@ -29,6 +32,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).parent.parent.parent
 TOKEN_OF_ANN = "0123456789abcdef0123456789abcdef"
+TRAINING = (sys.executable, str(ROOT / "tests" / "browser" / "training.py"))
 PROXY = ROOT / "node_modules" / ".bin" / "configurable-http-proxy"
 
 
@@ -76,13 +80,25 @@ def login(page: Any, url: str, who: str) -> None:
     page.evaluate("() => window.jupyterapp.restored.then(() => null)")
 
 
-def test_4_behind_a_hub_each_person_sees_and_opens_their_own_runs(hub: tuple[str, Path], chrome: Any, shots: Path):
+@pytest.fixture
+def ending() -> Iterator[contextlib.ExitStack]:
+    """What is done at the end of a test, however it ends."""
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+def test_4_behind_a_hub_each_person_sees_and_opens_their_own_runs(
+    hub: tuple[str, Path], chrome: Any, shots: Path, ending: contextlib.ExitStack
+):
     url, homes = hub
     with another(chrome) as page:
         login(page, url, "ann")
+        # Before the first question of her page: it takes long to begin, and is looked at below.
+        writer = subprocess.Popen([*TRAINING, str(homes / "ann" / "runs" / "live"), str(ENDLESS), "0.05"])
+        ending.callback(writer.wait)
+        ending.callback(writer.kill)
         command(page, "probe:runs")
         await_that(page, lambda: row(page, "ann / grpo").count())
-        expect(page.locator(".probe-runs li")).to_have_count(1)
         row(page, "ann / grpo").locator(".probe-run-name").click()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
         # A chart that needs plotly.js: a script element can't send the token that the hub asks for.
@@ -94,6 +110,18 @@ def test_4_behind_a_hub_each_person_sees_and_opens_their_own_runs(hub: tuple[str
         layout_saved(page, "runs/of-ann")
         page.reload()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        # A run that began after the page: it streams through the proxy, and its alarm comes as a notification.
+        page.evaluate("globalThis.__same = true")
+        command(page, "probe:runs")
+        await_that(page, lambda: row(page, "live").count() and "Live" in row(page, "live").inner_text())
+        expect(page.locator(".probe-runs li")).to_have_count(2)
+        row(page, "live").locator(".probe-run-name").click()
+        await_that(page, lambda: step_of(page) >= 1)
+        seen = step_of(page)
+        await_that(page, lambda: step_of(page) > seen + 3)
+        writer.kill()
+        page.wait_for_selector(".jp-toast-message >> text=/was killed/")
+        assert page.evaluate("globalThis.__same")  # nobody has loaded the page again meanwhile
         # Her own server refuses whoever isn't logged in.
         assert asked(f"{url}/user/ann/probe/api/runs", None) == 403
         assert asked(f"{url}/user/ann/probe/api/runs", TOKEN_OF_ANN) == 200

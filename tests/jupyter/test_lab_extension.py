@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -17,9 +16,11 @@ import pytest
 from playwright.sync_api import expect
 
 import probe
+from probe.runs.files import RunFiles
+from probe.runs.now import now
 from tests.browser.conftest import ENDLESS
 from tests.browser.jupyter import another, end_kernels, write_notebook
-from tests.jupyter import plugin
+from tests.jupyter import plugin, serving
 from tests.jupyter.driving import (
     PANEL,
     await_that,
@@ -27,9 +28,11 @@ from tests.jupyter.driving import (
     command,
     layout_saved,
     open_document,
+    pauses,
     pids,
     row,
     show,
+    step_of,
     step_shown,
     training,
 )
@@ -64,15 +67,30 @@ def page(lab: tuple[str, Path], chrome: Any) -> Iterator[Any]:
         assert made.evaluate("globalThis.__hurt") is None
 
 
-def test_2_a_training_that_began_before_or_after_lab_is_listed_live_and_its_tab_follows(
-    page: Any, lab: tuple[str, Path], shots: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def torchrun(lab: tuple[str, Path]) -> Iterator[contextlib.ExitStack]:
+    """A training in which both ranks record already. Leaving it ends them."""
+    run = lab[1] / "runs" / "torchrun"
+    with contextlib.ExitStack() as going_on:
+        going_on.enter_context(training(run, ENDLESS, 0.25))
+        serving.await_that(
+            lambda: len(pids(run)) == 2 and all(one.scopes for one in now(RunFiles(run))),
+            (run.parent / "torchrun.log").read_text,
+        )
+        yield going_on
+
+
+def test_2_a_training_that_began_before_lab_was_opened_is_listed_live_and_its_tab_follows(
+    torchrun: contextlib.ExitStack, page: Any, lab: tuple[str, Path], shots: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """The page is opened after the training has begun: fixtures are made in the order of the arguments. Of those that
+    begin later the tests of other hosts have one.
+    """
     run = lab[1] / "runs" / "torchrun"
     command(page, "probe:runs")
-    await_that(page, lambda: row(page, "shop / first").count())
-    with training(run, ENDLESS, 0.25):
-        await_that(page, lambda: (run / "run.json").is_file())
+    with torchrun:
         await_that(page, lambda: row(page, "torchrun").count() and "Live" in row(page, "torchrun").inner_text())
+        expect(row(page, "torchrun")).to_have_attribute("data-state", "live")
         expect(row(page, "torchrun")).to_contain_text("began ")
         row(page, "torchrun").locator(".probe-run-name").click()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) >= 3)
@@ -174,7 +192,7 @@ def too_wide(page: Any) -> list[int]:
 
 
 def test_2_the_list_is_filtered_sorted_and_compared_by_keyboard_and_3_leads_from_a_finding_to_a_notebook(
-    page: Any, shots: Path
+    page: Any, lab: tuple[str, Path], shots: Path
 ):
     command(page, "probe:runs")
     await_that(page, lambda: row(page, "shop / first").count() and row(page, "second").count())
@@ -199,6 +217,14 @@ def test_2_the_list_is_filtered_sorted_and_compared_by_keyboard_and_3_leads_from
     await_that(page, lambda: page.locator(".probe-compare table").count())
     expect(page.locator(".probe-compare")).to_contain_text("Configuration")
     page.screenshot(path=shots / "lab_plugin_compare.png")
+    # The page is loaded again: the comparison comes back, and whoever asks for it again gets the same tab.
+    layout_saved(page, "probe-lab-compare")
+    show(page, f"{lab[0]}/lab")
+    await_that(page, lambda: page.locator(".probe-compare table").count())
+    expect(page.locator(".probe-compare h1")).to_have_text("runs/first and runs/second")
+    command(page, "probe:compare", a="runs/first", b="runs/second")
+    expect(page.locator(".probe-compare")).to_have_count(1)
+    command(page, "probe:runs")
     # To the rows behind a finding: `test_3_open_notebook_at_this_step` runs such a one.
     row(page, "shop / first").get_by_role("button", name="Open notebook at step").click()
     page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell")
@@ -376,19 +402,6 @@ def plain(one: Any) -> str:
     return text.replace("\u00a0", " ")
 
 
-def pauses(page: Any, looks: int) -> list[float]:
-    """Seconds between the page's next looks at the list of runs, each from an answer to the next question. The browser
-    has taken the times: what drives it doesn't count.
-    """
-    page.evaluate("performance.clearResourceTimings()")
-    taken = """() => performance.getEntriesByType("resource")
-        .filter((one) => one.name.includes("/probe/api/runs?"))
-        .map((one) => [one.startTime, one.responseEnd, one.responseStatus])"""
-    told = sorted(await_that(page, lambda: len(found := page.evaluate(taken)) >= looks and found))
-    assert {status for _, _, status in told} == {200}
-    return [(begin - end) / 1000 for (_, end, _), (begin, _, _) in itertools.pairwise(told)]
-
-
 def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_again_brings_the_tab_back(
     chrome: Any, tmp_path: Path, shots: Path
 ):
@@ -479,10 +492,3 @@ def unjudged(page: Any) -> str:
     return next(
         (one for one in page.locator(".probe-runs li[data-kind=unknown]").all_inner_texts() if "recorded" in one), ""
     )
-
-
-def step_of(page: Any) -> int:
-    """As :func:`step_shown`, of the tab that can be seen."""
-    told = page.locator(".probe-tab:visible .pp-facts-line").all_text_contents()
-    found = re.findall(r"step (\d+)", told[0]) if told else []
-    return int(found[-1]) if found else -1

@@ -67,3 +67,34 @@ def test_6_it_is_enabled_by_its_installation_and_leaves_nothing(wheel: Path, tmp
     assert any("probe.jupyter" in one and "enabled" in one for one in server.splitlines())
     subprocess.run([*pip, "uninstall", "-y", "probe-rl"], check=True, capture_output=True)
     assert sorted(one for one in environment.rglob("*") if one.is_file()) == before
+
+
+def test_6_the_bundle_has_the_same_bytes_whatever_folder_it_is_built_in(tmp_path: Path):
+    modules = (ROOT / "node_modules").resolve()
+    builder = "node_modules/@jupyter/builder/lib/build-labextension.js"
+    if not (ROOT / builder).exists() or not shutil.which("node"):
+        if os.environ.get("PROBE_REQUIRE_NODE"):
+            pytest.fail("JupyterLab's builder isn't there: `make js` installs it")
+        pytest.skip("JupyterLab's builder isn't there (needs node: `make js`)")
+    clone = tmp_path / "of another" / "depth"
+    lab = "probe/jupyter/lab"
+    for source in (lab, "probe/views/panel/static/src"):
+        shutil.copytree(ROOT / source, clone / source)
+    # No link to the folder: names in the bundle depend on where the packages lie. Links to the files take no space.
+    shutil.copytree(modules, clone / "node_modules", symlinks=True, copy_function=linked)
+    build = ["node", str(clone / builder), "--core-package-file", "core.package.json", "."]
+    subprocess.run(build, cwd=clone / lab, check=True, capture_output=True)
+    made, kept = (contents(place / "probe" / "jupyter" / "labextension") for place in (clone, ROOT))
+    assert {name for name in made.keys() | kept.keys() if made.get(name) != kept.get(name)} == set(), "`make js`"
+
+
+def linked(source: str, target: str) -> None:
+    """A hard link, or a copy where the folders are of two file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {one.relative_to(place).as_posix(): one.read_bytes() for one in place.rglob("*") if one.is_file()}

@@ -37,7 +37,7 @@ class CompareTab extends Widget {
    */
   constructor(a, b) {
     super();
-    this.runs = [a, b];
+    this.runs = /** @type {const} */ ([a, b]);
     this.addClass("probe-compare");
     this.node.append(node("p", { text: "Reading both runs …" }));
     compared(a, b).then((found) => this._show(found), (error) => this._fail(error));
@@ -63,7 +63,7 @@ class CompareTab extends Widget {
  */
 export function compareArea(a, b, icon) {
   const area = new MainAreaWidget({ content: new CompareTab(a, b) });
-  area.id = `probe-lab-compare-${encodeURIComponent(a)}-${encodeURIComponent(b)}`;
+  area.id = `probe-lab-compare-${encodeURIComponent(a)}-${encodeURIComponent(b)}`; //  the layout is restored by it
   area.title.label = "Compare runs";
   area.title.caption = `${a} and ${b}`;
   area.title.icon = icon;

@@ -69,6 +69,8 @@ class Plugin {
     this.alarms = new Alarms((run) => void this.open(run), Notification);
     /** @type {WidgetTracker<ReturnType<typeof panelArea>>} */
     this.tabs = new WidgetTracker({ namespace: "probe-lab" });
+    /** @type {WidgetTracker<ReturnType<typeof compareArea>>} */
+    this.comparisons = new WidgetTracker({ namespace: "probe-lab-compare" });
     this.rooted = false;
     this.memory = new Memory();
     /** What a run is called. */
@@ -112,6 +114,7 @@ class Plugin {
     for (const command of ["probe:open", "probe:runs", "probe:notebook", "probe:memory"]) palette?.addItem({ command, category: "probe" });
     launcher?.add({ command: "probe:open", category: "Other", rank: 10 });
     restorer?.restore(this.tabs, { command: "probe:open", args: (/** @type {any} */ area) => ({ run: area.content.run }), name: (/** @type {any} */ area) => area.content.run });
+    restorer?.restore(this.comparisons, { command: "probe:compare", args: (/** @type {any} */ { content: { runs: [a, b] } }) => ({ a, b }), name: (/** @type {any} */ { id }) => id });
   }
 
   /** @param {any} given */
@@ -138,8 +141,10 @@ class Plugin {
 
   /** @param {string} a @param {string} b */
   _compare(a, b) {
-    const area = compareArea(a, b, icon);
-    this.app.shell.add(area, "main");
+    const found = this.comparisons.find(({ content: { runs } }) => runs[0] === a && runs[1] === b);
+    const area = found ?? compareArea(a, b, icon);
+    if (!found) void this.comparisons.add(area);
+    if (!area.isAttached) this.app.shell.add(area, "main");
     this.app.shell.activateById(area.id);
   }
 
