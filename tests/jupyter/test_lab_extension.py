@@ -69,7 +69,9 @@ def page(lab: tuple[str, Path], chrome: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def torchrun(lab: tuple[str, Path]) -> Iterator[contextlib.ExitStack]:
-    """A training in which both ranks record already. Leaving it ends them."""
+    """A training in which both ranks record already. Leaving it ends them. The run goes with the test, which becomes a
+    process of it in the end: another test asks who holds memory.
+    """
     run = lab[1] / "runs" / "torchrun"
     with contextlib.ExitStack() as going_on:
         going_on.enter_context(training(run, ENDLESS, 0.25))
@@ -78,6 +80,7 @@ def torchrun(lab: tuple[str, Path]) -> Iterator[contextlib.ExitStack]:
             (run.parent / "torchrun.log").read_text,
         )
         yield going_on
+    shutil.rmtree(run)
 
 
 def test_2_a_training_that_began_before_lab_was_opened_is_listed_live_and_its_tab_follows(
