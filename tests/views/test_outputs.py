@@ -17,6 +17,7 @@ from tests.shells import ipython_shell
 from tests.waiting import PATIENCE_S, until
 
 PLOTLY, SVG, TEXT, HTML = "application/vnd.plotly.v1+json", "image/svg+xml", "text/plain", "text/html"
+COPY = "application/vnd.probe.copy+json"
 VIEW = outputs.WIDGET_VIEW
 
 
@@ -73,7 +74,7 @@ def test_the_copy_follows_the_cells_and_is_final_when_the_session_has_closed(sho
     shell, session, panel, publisher = shown
     live, copy = publisher.now()
     assert set(live) == {VIEW, TEXT}
-    assert set(copy) == {HTML, SVG, TEXT}
+    assert set(copy) == {COPY, HTML, SVG, TEXT}
     assert "no step yet" in copy[TEXT]
     for step in range(3):
         with session.step(step):
