@@ -2,7 +2,9 @@
 
 The fit is reweighted least squares (Rousseeuw and Leroy, *Robust Regression and Outlier Detection*, 1987): Huber's
 M-estimate first, then least squares of what is within :data:`_FAR` robust standard deviations of it. Intervals are
-those of least squares, which hold what they promise where the noise is Gaussian.
+those of least squares, which hold what they promise where the noise is Gaussian and alike everywhere. Where it grows
+with what is measured (``uneven``), points are weighted by it, and the errors are those of HC3 (J. G. MacKinnon and H.
+White, *Journal of Econometrics* 29, 1985), which hold also where the weights are off.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _FAR: Final = 4.0
 _BEND: Final = 1.345
 #: Standard deviation ÷ median absolute deviation, of a Gaussian.
 _MAD: Final = 1.4826
+#: Noise is taken to be nowhere less than this share of what it is in the middle.
+_LEAST: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Fit:
         names: Of the regressors.
         coefficients: One for each of them.
         covariance: Of the coefficients, (k, k).
-        sigma: Standard deviation of the noise, in the unit of what was measured.
+        sigma: Standard deviation of the noise, in the unit of what was measured; of uneven noise that at the point in
+            the middle.
         freedom: Degrees of freedom.
         points: How many were measured.
         outliers: How many of them were left out.
@@ -91,13 +96,14 @@ class Fit:
         return student(0.5 + level / 2, self.freedom)
 
 
-def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike) -> Fit | None:
+def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike, *, uneven: bool = False) -> Fit | None:
     """The robust fit of ``measured`` on ``regressors``.
 
     Args:
         names: Of the regressors; a constant, where there is to be one, is a regressor of ones.
         regressors: (n, k).
         measured: (n,).
+        uneven: Whether the noise may grow with what is measured, as that of times does.
 
     Returns:
         None where there are fewer than k + 5 points, or the regressors can't be told apart.
@@ -116,22 +122,60 @@ def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike) -> Fit
         return None
     scaled = rows / scale
     kept = _near(scaled, values)
+    if uneven:
+        noise = _noise(scaled, values, kept)
+        scaled, values = scaled / noise[:, None], values / noise
+        kept = _near(scaled, values)
     if kept.sum() < count + 5 or np.linalg.cond(scaled[kept]) > 1e8:
         kept = np.ones(points, dtype=bool)
     inside, told = scaled[kept], values[kept]
     inverse = np.linalg.inv(inside.T @ inside)
     solved = inverse @ (inside.T @ told)
     freedom = int(kept.sum()) - count
-    sigma = math.sqrt(float(((told - inside @ solved) ** 2).sum()) / freedom)
+    left = told - inside @ solved
+    sigma = math.sqrt(float((left**2).sum()) / freedom)
+    covariance = _sandwich(inside, inverse, left) if uneven else sigma**2 * inverse
     return Fit(
         tuple(names),
         solved / scale,
-        sigma**2 * inverse / np.outer(scale, scale),
+        covariance / np.outer(scale, scale),
         sigma,
         freedom,
         points,
         points - int(kept.sum()),
     )
+
+
+def _noise(rows: Array, values: Array, kept: NDArray[np.bool_]) -> Array:
+    """The noise of each point as a line in what is expected there, neither of its terms below 0; 1 in the middle."""
+    noise = np.ones(len(values))
+    for _ in range(2):
+        weighted = rows / noise[:, None]
+        solved, *_ = np.linalg.lstsq(weighted[kept], values[kept] / noise[kept], rcond=None)
+        expected = np.maximum(rows @ solved, 0.0)
+        apart = np.abs(values - rows @ solved) / noise
+        apart = noise * np.minimum(apart, _FAR * _MAD * float(np.median(apart)))
+        line = np.stack([np.ones(len(values)), expected], axis=1)
+        (always, share), *_ = np.linalg.lstsq(line / noise[:, None], apart / noise, rcond=None)
+        if share < 0:
+            always, share = float(apart.mean()), 0.0
+        elif always < 0:
+            always, share = 0.0, float(apart.mean() / max(float(expected.mean()), 1e-300))
+        found = always + share * expected
+        middle = float(np.median(found))
+        if not middle > 0:  # an exact line has none
+            return np.ones(len(values))
+        noise = np.maximum(found / middle, _LEAST)
+        kept = _near(rows / noise[:, None], values / noise)
+    return noise
+
+
+def _sandwich(rows: Array, inverse: Array, left: Array) -> Array:
+    """The covariance by HC3: each point's own square, larger the more the point itself draws the line to it."""
+    drawn = np.einsum("ij,jk,ik->i", rows, inverse, rows)
+    squares = (left / np.maximum(1.0 - drawn, 1e-6)) ** 2
+    found: Array = inverse @ ((rows * squares[:, None]).T @ rows) @ inverse
+    return found
 
 
 def _near(rows: Array, values: Array) -> NDArray[np.bool_]:

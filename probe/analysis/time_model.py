@@ -1,14 +1,19 @@
 """Seconds of a phase from the work in it: so much a micro-batch, a token, and a pair of tokens that see each other.
 
-Where the terms can't be told apart, or what is left is noise, there is no model: silence rather than a guess.
+Waiting is no term of the model, since no micro-batch holds any: ranks wait at the end of a round for the one that has
+most to do. So the seconds of a phase are those of that rank, summed over rounds, and what balance takes from it is the
+waiting of the others.
+
+Where the terms can't be told apart, or what is left is noise, there is no model: silence rather than a guess. Where
+there is one, it has all terms that can be told apart: leaving out those that noise hides would make their error 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,6 +33,8 @@ FEWEST: Final = 20
 _KEPT: Final = 3.0
 #: Standard deviation of what is left ÷ the mean duration: above it the model keeps silent.
 _NOISY: Final = 0.5
+#: What time goes by; those at the end are given up first where they can't be told apart.
+_TERMS: Final = ("micro_batches", "tokens", "squares")
 
 _MICRO_BATCHES: Final = """
 with ends as (
@@ -57,6 +64,9 @@ class Work(Protocol):
     squares: int
 
 
+_Work = TypeVar("_Work", bound=Work)
+
+
 @dataclass(frozen=True)
 class TimeModel:
     """What the micro-batches of one role and phase take.
@@ -64,7 +74,8 @@ class TimeModel:
     Attributes:
         role: Of the model.
         phase: Of the step.
-        fit: Of seconds on "micro_batches", "tokens" and "squares", those of them that count.
+        fit: Of seconds on "micro_batches", "tokens" and "squares", those of them that can be told apart; none of them
+            is below 0.
         micro_batches: How many it is from.
     """
 
@@ -81,11 +92,24 @@ class TimeModel:
         }
         return [named[name] for name in self.fit.names]
 
+    def slowest(self, rounds: Iterable[Sequence[_Work]]) -> list[_Work]:
+        """Of each round the work that takes longest: the other ranks wait for it.
+
+        Args:
+            rounds: Of each the work of every rank.
+        """
+        each = {name: self.fit[name] if name in self.fit.names else 0.0 for name in _TERMS}
+        a_batch, a_token, a_pair = (each[name] for name in _TERMS)
+        return [
+            max(ranks, key=lambda one: a_batch * one.count + a_token * one.computed + a_pair * one.squares)
+            for ranks in rounds
+        ]
+
     def seconds(self, rounds: Sequence[Work], level: float = 0.95) -> tuple[float, float]:
         """Of a step, and how far the interval of what is expected reaches to either side.
 
         Args:
-            rounds: Of each the work of the rank that has most: the others wait for it.
+            rounds: Of each the work of the slowest rank, see :meth:`slowest`.
             level: Of the interval, 0 to 1.
         """
         row = self._row(rounds)
@@ -95,7 +119,7 @@ class TimeModel:
         """Seconds less, and how far the interval reaches to either side.
 
         Args:
-            before: Of each round the work of the rank that has most.
+            before: Of each round the work of the slowest rank.
             after: The same with other settings.
             level: Of the interval, 0 to 1.
         """
@@ -144,12 +168,33 @@ def _told(run: Run, columns: Sql, in_rows: Sql, in_spans: Sql) -> pd.DataFrame |
 
 
 def _of_phase(role: Any, phase: Any, frame: pd.DataFrame) -> TimeModel | None:
-    made = fitted(frame)
-    return None if made is None else TimeModel(_name(role), _name(phase), made, len(frame))
+    counting = fitted(frame)
+    if counting is None:
+        return None
+    for names in (_TERMS, _TERMS[:2], counting.names):
+        made = _fit(frame, names, uneven=True)
+        if made is not None:
+            return TimeModel(_name(role), _name(phase), _not_below_0(made), len(frame))
+    return None
+
+
+def _not_below_0(made: Fit) -> Fit:
+    """The fit with each coefficient at 0 or above, the others as they are most likely then; its errors stay as they
+    are: where a true coefficient is 0 or above, they hold all the more.
+    """
+    found, at_0 = made.coefficients, np.zeros(len(made.names), dtype=bool)
+    errors = np.sqrt(np.diag(made.covariance))
+    errors = np.where(errors > 0, errors, 1.0)
+    alike = made.covariance / np.outer(errors, errors)
+    while (found < 0).any():
+        at_0 |= found < 0
+        apart, *_ = np.linalg.lstsq(alike[np.ix_(at_0, at_0)], (made.coefficients / errors)[at_0], rcond=None)
+        found = np.where(at_0, 0.0, made.coefficients - errors * (alike[:, at_0] @ apart))
+    return replace(made, coefficients=found)
 
 
 def fitted(frame: pd.DataFrame) -> Fit | None:
-    """Seconds on what tells them: "micro_batches", "tokens" and "squares", those of them that count.
+    """Seconds on what tells them: "micro_batches", "tokens" and "squares", those of them that noise doesn't hide.
 
     Args:
         frame: Of :func:`measured`, of one role and phase.
@@ -159,24 +204,24 @@ def fitted(frame: pd.DataFrame) -> Fit | None:
     """
     if len(frame) < FEWEST:
         return None
-    seconds = frame["seconds"].to_numpy(dtype=float)
-    columns = {
-        "micro_batches": np.ones(len(frame)),
-        "tokens": frame["tokens"].to_numpy(dtype=float),
-        "squares": frame["squares"].to_numpy(dtype=float),
-    }
-    names = list(columns)
+    middle = float(frame["seconds"].median())
+    names = list(_TERMS)
     while names:
-        made = fit(names, np.stack([columns[name] for name in names], axis=1), seconds)
+        made = _fit(frame, names)
         worth = {} if made is None else {name: made[name] / max(made.error(name), 1e-300) for name in names}
         weakest = min(worth, key=lambda name: worth[name]) if worth else names[-1]
         if made is not None and worth[weakest] >= _KEPT:
-            noisy = made.sigma / float(np.median(seconds)) > _NOISY or made.outliers > len(frame) / 5
+            noisy = made.sigma > _NOISY * middle or made.outliers > len(frame) / 5
             if noisy or names == ["micro_batches"]:
                 return None
             return made
         names.remove(weakest)
     return None
+
+
+def _fit(frame: pd.DataFrame, names: Sequence[str], *, uneven: bool = False) -> Fit | None:
+    columns = [np.ones(len(frame)) if name == "micro_batches" else frame[name].to_numpy(dtype=float) for name in names]
+    return fit(names, np.stack(columns, axis=1), frame["seconds"].to_numpy(dtype=float), uneven=uneven)
 
 
 def _name(value: Any) -> str | None:

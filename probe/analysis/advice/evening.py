@@ -51,23 +51,22 @@ def saved_in_step(own: Replayer, model: TimeModel, settings: Settings) -> tuple[
     Raises:
         InputError: A batch can't be cut so.
     """
-    told = []
+    told: tuple[list[RankWork], list[RankWork]] = ([], [])
     for at, dealing in enumerate(own.dealings):
         width = width_of(dealing.batch.rounds[0], settings.round_to)
-        before, after = (_slowest(own.cut(at, one)[0], width, model) for one in (Settings(), settings))
-        told.append(model.saved(before, after))
-    value, reach = (sum(one[side] for one in told) / len(told) for side in (0, 1))
-    return value, reach
+        for works, one in zip(told, (Settings(), settings), strict=True):
+            works.extend(_slowest(own.cut(at, one)[0], width, model))
+    value, reach = model.saved(*told)
+    return value / len(own.dealings), reach / len(own.dealings)
 
 
 def _slowest(rounds: Sequence[Made], width: Width, model: TimeModel) -> list[RankWork]:
     """Of each micro-batch the work of the rank that has most in it, by the model."""
-    found = []
-    for made in rounds:
-        for place in itertools.zip_longest(*made, fillvalue=()):
-            works = [_work(lengths, width) for lengths in place]
-            found.append(max(works, key=lambda one: model.seconds([one])[0]))
-    return found
+    return model.slowest(
+        [_work(lengths, width) for lengths in place]
+        for made in rounds
+        for place in itertools.zip_longest(*made, fillvalue=())
+    )
 
 
 def _work(lengths: Sequence[int], width: Width) -> RankWork:

@@ -17,7 +17,7 @@ from probe.analysis.memory_model import MemoryModel, memory_models
 from probe.analysis.time_model import TimeModel, time_models
 from probe.analysis.what_if.batches import Round, StepBatch
 from probe.analysis.what_if.cutting import Dealing, Made, cut_ranks, parallel_of, recorded_cut
-from probe.analysis.what_if.numbers import NUMBERS, StepNumbers, Width, step_numbers
+from probe.analysis.what_if.numbers import NUMBERS, RankWork, StepNumbers, Width, step_numbers
 from probe.analysis.what_if.recorded import step_batches
 from probe.analysis.what_if.settings import Settings
 from probe.analysis.what_if.together import together_batches
@@ -284,8 +284,8 @@ class Replayer:
             time = self.time.get(key) if predicts else None
             frame += _rows_of(key, one, self.memory.get(key) if predicts else None, time)
             if time is not None:
-                told_s = [time.saved(b.slowest, a.slowest) for b, a in zip(one.before, one.after, strict=True)]
-                saved[key] = (_mean([value for value, _ in told_s]), _mean([reach for _, reach in told_s]))
+                value, reach = time.saved(_rounds(one.before, time), _rounds(one.after, time))
+                saved[key] = (value / len(one.before), reach / len(one.before))
         compared = packers <= COMPARED
         notes = _notes(settings, packers, refused, len(steps), wanted, predicts)
         told_of = pd.DataFrame(frame, columns=list(FRAME))
@@ -451,13 +451,19 @@ def _rows_of(
         before, after = (_over_steps(name, [each.values[name] for each in side]) for side in (one.before, one.after))
         told.append((*key, name, before, after, math.nan, math.nan))
     if time is not None:
-        means = [np.mean([time.seconds(each.slowest) for each in side], axis=0) for side in (one.before, one.after)]
-        value, reach = (float(part) for part in means[1])
-        told.append((*key, "predicted_s", float(means[0][0]), value, value - reach, value + reach))
+        steps = len(one.before)
+        (happened, _), (value, reach) = (time.seconds(_rounds(side, time)) for side in (one.before, one.after))
+        low, high = value - reach, value + reach
+        told.append((*key, "predicted_s", *(seconds / steps for seconds in (happened, value, low, high))))
     if memory is not None and memory.fit is not None:
         peaks = [_peak(memory, side) for side in (one.before, one.after)]
         told.append((*key, "predicted_peak_bytes", peaks[0][0], *peaks[1]))
     return told
+
+
+def _rounds(steps: Sequence[StepNumbers], time: TimeModel) -> list[RankWork]:
+    """The slowest rank of each round of all steps, which have what the coefficients are off by in common."""
+    return time.slowest([works for step in steps for works in step.works])
 
 
 def _peak(model: MemoryModel, steps: Sequence[StepNumbers]) -> tuple[float, float, float]:

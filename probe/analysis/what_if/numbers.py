@@ -93,11 +93,13 @@ class StepNumbers:
     Attributes:
         values: By the names of :data:`NUMBERS`.
         slowest: Of each round the work of the rank that has most to compute.
+        works: Of each round the work of every rank.
         micro_batches: (tokens computed, longest row, rows) of each micro-batch, without repetitions.
     """
 
     values: dict[str, float] = field(default_factory=dict)
     slowest: list[RankWork] = field(default_factory=list)
+    works: list[list[RankWork]] = field(default_factory=list)
     micro_batches: set[tuple[int, int, int]] = field(default_factory=set)
 
 
@@ -138,6 +140,7 @@ def step_numbers(rounds: Sequence[Made], cap_tokens: int | None, width: Width) -
             tokens_here.append(here)
             works.append(work)
         if works:
+            found.works.append(works)
             found.slowest.append(max(works, key=lambda one: (one.computed, one.squares)))
             fullest += max(tokens_here)
             mean += sum(tokens_here) / len(tokens_here)

@@ -278,7 +278,8 @@ def _phase(run: Run, dealing: Dealing, before: StepNumbers, models: Models) -> d
     memory, seconds = models.memory.get(where), models.time.get(where)
     in_page = cut is not None and cut.packer in _IN_PAGES
     width = width_of(first, None)
-    work = [sum(getattr(one, name) for one in before.slowest) for name in ("count", "computed", "squares")]
+    slowest = before.slowest if seconds is None else seconds.slowest(before.works)
+    work = [sum(getattr(one, name) for one in slowest) for name in ("count", "computed", "squares")]
     return {
         "role": batch.role,
         "phase": batch.phase,
@@ -338,7 +339,7 @@ def _predicted(before: StepNumbers, memory: MemoryModel | None, seconds: TimeMod
     """What both models say of the batches as they were cut."""
     found = None if memory is None else memory.predict(sorted(before.micro_batches))
     return {
-        "predicted_s": None if seconds is None else seconds.seconds(before.slowest)[0],
+        "predicted_s": None if seconds is None else seconds.seconds(seconds.slowest(before.works))[0],
         "predicted_peak_bytes": None if found is None else float(found[0].max()),
     }
 

@@ -6,7 +6,7 @@ import { cutRanks } from "./packing.js";
 
 /** What time goes by: of one rank in one round. @typedef {{count: number, computed: number, squares: number}} Work */
 
-/** @typedef {{values: Record<string, number | null>, counts: number[], slowest: Work[], batches: number[][]}} StepNumbers */
+/** @typedef {{values: Record<string, number | null>, counts: number[], works: Work[][], batches: number[][]}} StepNumbers */
 
 /** A number that is none, as the run's side says it. @param {number} value */
 const known = (value) => (Number.isFinite(value) ? value : null);
@@ -39,8 +39,8 @@ function computedOf(lengths, tokens, { padded, fixed, round_to: multiple }) {
 export function stepNumbers(rounds, cap, width) {
   const ranks = most(rounds.map(({ length }) => length));
   const [whole, counts] = [Array(ranks).fill(0), Array(ranks).fill(0)];
-  /** @type {Work[]} */
-  const slowest = [];
+  /** @type {Work[][]} */
+  const works = [];
   /** @type {number[][]} */
   const batches = [];
   const sums = { over: 0, largest: 0, padding: 0, fullest: 0, mean: 0, waitsFull: 0, waitsMean: 0, inStep: 0 };
@@ -51,11 +51,10 @@ export function stepNumbers(rounds, cap, width) {
       counts[rank] += work.count;
     });
     if (!told.length) continue;
-    const slow = told.map(({ work }) => work).reduce((worst, one) => (one.computed > worst.computed || (one.computed === worst.computed && one.squares > worst.squares) ? one : worst));
-    slowest.push(slow);
+    works.push(told.map(({ work }) => work));
     sums.fullest += most(told.map(({ tokens }) => tokens));
     sums.mean += sumOf(told.map(({ tokens }) => tokens)) / told.length;
-    sums.waitsFull += slow.computed;
+    sums.waitsFull += most(told.map(({ work }) => work.computed));
     sums.waitsMean += sumOf(told.map(({ work }) => work.computed)) / told.length;
     const longest = most(told.map(({ each }) => each.length));
     for (let at = 0; at < longest; at += 1) sums.inStep += most(told.map(({ each }) => each[at] ?? 0));
@@ -71,7 +70,7 @@ export function stepNumbers(rounds, cap, width) {
     micro_batch_waiting_ratio: known(1 - sums.waitsMean / sums.inStep),
     waiting_ratio: known(1 - sums.waitsMean / sums.waitsFull),
   };
-  return { values, counts, slowest, batches };
+  return { values, counts, works, batches };
 }
 
 /**
@@ -114,10 +113,17 @@ function foretold(row, { coefficients, covariance }, noise = 0) {
 }
 
 /**
- * @param {Work[]} slowest
- * @returns {number[]} as the time model wants it
+ * What the rank that takes longest does in each round, as the time model wants it; the others wait for it.
+ * @param {Work[][]} works of each round the work of every rank
+ * @param {SecondsTold} model
+ * @returns {number[]}
  */
-const workOf = (slowest) => [sumOf(slowest.map(({ count }) => count)), sumOf(slowest.map(({ computed }) => computed)), sumOf(slowest.map(({ squares }) => squares))];
+function slowestOf(works, { coefficients: [batch, token, pair] }) {
+  /** @param {Work} one */
+  const takes = (one) => batch * one.count + token * one.computed + pair * one.squares;
+  const slowest = works.map((ranks) => ranks.reduce((worst, one) => (takes(one) > takes(worst) ? one : worst)));
+  return [sumOf(slowest.map(({ count }) => count)), sumOf(slowest.map(({ computed }) => computed)), sumOf(slowest.map(({ squares }) => squares))];
+}
 
 /**
  * @param {number[][]} batches
@@ -151,14 +157,14 @@ function secondsOf(work, then, model) {
  */
 export function answered(phase, rounds, cut) {
   const made = rounds.map((ranks) => cutRanks(ranks, cut).map((parts, rank) => parts.map((part) => part.map((row) => ranks[rank][row]))));
-  const { values, counts, slowest, batches } = stepNumbers(made, cut.cap_tokens, phase.width);
+  const { values, counts, works, batches } = stepNumbers(made, cut.cap_tokens, phase.width);
   /** @type {Record<string, number | null>} */
   const after = { ...values };
   /** @type {Record<string, number | null>} */
   const low = {};
   /** @type {Record<string, number | null>} */
   const high = {};
-  const time = phase.seconds && secondsOf(workOf(slowest), phase.work, phase.seconds);
+  const time = phase.seconds && secondsOf(slowestOf(works, phase.seconds), phase.work, phase.seconds);
   const peak = phase.memory && peakOf(batches, phase.memory);
   for (const [name, told] of Object.entries({ predicted_s: time, predicted_peak_bytes: peak })) {
     after[name] = told ? told.value : null;
