@@ -9,8 +9,6 @@ import signal
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from probe.analysis.what_if import answering, replayed, replayed_dealings, what_if
 from probe.analysis.what_if.cutting import cut_ranks
@@ -90,32 +88,6 @@ def test_2_the_recorded_configuration_gives_what_happened(run):
         "n"
     ][0]
     assert micro == counted
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    st.lists(st.lists(st.integers(1, 60), min_size=6, max_size=6), min_size=1, max_size=4),
-    st.integers(60, 200),
-    st.integers(0, 200),
-    st.booleans(),
-    st.sampled_from([None, 2]),
-)
-def test_proof_a_larger_cap_never_gives_more_micro_batches(ranks, cap, more, strict, divisor):
-    counts = []
-    for one in (cap, cap + more):
-        cut = Cut(
-            packer="verl.rearrange_micro_batches",
-            lengths=[],
-            cap_tokens=one,
-            strict=strict,
-            divisor=divisor,
-            counts_agreed=True,
-        )
-        try:
-            counts.append(len(cut_ranks(ranks, cut)[0]))
-        except InputError:  # as many micro-batches as rows aren't enough: verl raises
-            counts.append(math.inf)
-    assert counts[1] <= counts[0]
 
 
 def test_2_a_larger_cap_gives_fewer_and_the_numbers_go_with_it(run):

@@ -65,7 +65,8 @@ def nemo_rl_dynamic(
 def prime_rl_first_fit(lengths: Sequence[int], seq_len: int) -> Parts:
     """prime-rl's micro-batches: the longest rows first, each into the first micro-batch that has room for it.
 
-    prime-rl then adds empty micro-batches until the ranks have as many each.
+    prime-rl then adds empty micro-batches until the ranks have as many each. Under a slightly larger cap there may be
+    more of them, as with every first fit.
 
     Args:
         lengths: Tokens of each row.
@@ -84,7 +85,7 @@ def prime_rl_first_fit(lengths: Sequence[int], seq_len: int) -> Parts:
 def slime_ranks(ranks: Sequence[Sequence[int]], cap_tokens: int, *, agreed_count: int | None = None) -> list[Parts]:
     """slime's micro-batches with ``use_dynamic_batch_size``: first fit in the order of the batch says how many each
     rank needs, the rank that needs most decides, and the rows are balanced over so many by their tokens. The cap isn't
-    asked again: a micro-batch may be above it.
+    asked again: a micro-batch may be above it. Under a slightly larger cap first fit may need more of them.
 
     Args:
         ranks: Tokens of each row of each rank, in the order of its batch.

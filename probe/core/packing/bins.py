@@ -48,7 +48,7 @@ def concatenative(lengths: Lengths, capacity: int) -> Bins:
 
 
 def first_fit_decreasing(lengths: Lengths, capacity: int) -> Bins:
-    """Longest first, each into the first bin that has room."""
+    """Longest first, each into the first bin that has room. A slightly larger capacity may need more bins."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     return first_fit(lengths, order.tolist(), capacity)
 
@@ -168,6 +168,8 @@ def modified_first_fit_decreasing(lengths: Lengths, capacity: int) -> Bins:
        where the two smallest do;
     4. forward again: the largest sequence of any size that fits, as long as any does;
     5. the rest by first fit decreasing into further bins.
+
+    A slightly larger capacity may need more bins.
 
     Source: Johnson and Garey, *A 71/60 theorem for bin packing*, Journal of Complexity 1 (1985).
 
