@@ -2,9 +2,10 @@
 
 The fit is reweighted least squares (Rousseeuw and Leroy, *Robust Regression and Outlier Detection*, 1987): Huber's
 M-estimate first, then least squares of what is within :data:`_FAR` robust standard deviations of it. Intervals are
-those of least squares, which hold what they promise where the noise is Gaussian and alike everywhere. Where it grows
+those of least squares, which hold what they promise where the noise is Gaussian and alike everywhere. Where it may grow
 with what is measured (``uneven``), points are weighted by it, and the errors are those of HC3 (J. G. MacKinnon and H.
-White, *Journal of Econometrics* 29, 1985), which hold also where the weights are off.
+White, *Journal of Econometrics* 29, 1985), which hold also where the weights are off. The interval of a new measurement
+there is as wide as 95 % of the residuals are, once there are enough of them: noise needn't be Gaussian.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ _BEND: Final = 1.345
 #: Standard deviation ÷ median absolute deviation, of a Gaussian.
 _MAD: Final = 1.4826
 #: Noise is taken to be nowhere less than this share of what it is in the middle.
-_LEAST: Final = 1e-3
+_LEAST: Final = 0.1
+#: It is taken to grow with what is expected where that is worth so many of its own errors.
+_GROWS: Final = 1.0
+#: From so many degrees of freedom on the residuals themselves say how wide 95 % of them are.
+_MANY: Final = 200
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Fit:
         freedom: Degrees of freedom.
         points: How many were measured.
         outliers: How many of them were left out.
+        noise: Standard deviation of a Gaussian whose middle 95 % is as wide as that of the noise of a measurement:
+            at least the first, else the second + the third × what is expected.
     """
 
     names: tuple[str, ...]
@@ -52,6 +59,7 @@ class Fit:
     freedom: int
     points: int
     outliers: int
+    noise: tuple[float, float, float]
 
     def __getitem__(self, name: str) -> float:
         """The coefficient of a regressor; raises :class:`ValueError` where there is none of that name."""
@@ -84,7 +92,17 @@ class Fit:
         """
         rows = np.atleast_2d(np.asarray(regressors, dtype=np.float64))
         own = np.einsum("ij,jk,ik->i", rows, self.covariance, rows)
-        found: Array = np.sqrt(np.maximum(own, 0) + (self.sigma**2 if noise else 0.0))
+        found: Array = np.sqrt(np.maximum(own, 0) + (self.noise_at(self.mean(rows)) ** 2 if noise else 0.0))
+        return found
+
+    def noise_at(self, expected: ArrayLike) -> Array:
+        """The noise of a measurement, see ``noise``.
+
+        Args:
+            expected: (n,), what is expected of each.
+        """
+        least, always, share = self.noise
+        found: Array = np.maximum(least, always + share * np.asarray(expected, dtype=np.float64))
         return found
 
     def reach(self, level: float = 0.95) -> float:
@@ -122,8 +140,9 @@ def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike, *, une
         return None
     scaled = rows / scale
     kept = _near(scaled, values)
+    line = (1.0, 1.0, 0.0)
     if uneven:
-        noise = _noise(scaled, values, kept)
+        line, noise = _noise(scaled, values, kept)
         scaled, values = scaled / noise[:, None], values / noise
         kept = _near(scaled, values)
     if kept.sum() < count + 5 or np.linalg.cond(scaled[kept]) > 1e8:
@@ -134,7 +153,10 @@ def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike, *, une
     freedom = int(kept.sum()) - count
     left = told - inside @ solved
     sigma = math.sqrt(float((left**2).sum()) / freedom)
-    covariance = _sandwich(inside, inverse, left) if uneven else sigma**2 * inverse
+    covariance = _sandwich(inside, inverse, left, sigma) if uneven else sigma**2 * inverse
+    wide = sigma
+    if uneven and freedom >= _MANY:
+        wide = _width(values - scaled @ solved) * math.sqrt(len(told) / freedom) / student(0.975, freedom)
     return Fit(
         tuple(names),
         solved / scale,
@@ -143,37 +165,51 @@ def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike, *, une
         freedom,
         points,
         points - int(kept.sum()),
+        (wide * line[0], wide * line[1], wide * line[2]),
     )
 
 
-def _noise(rows: Array, values: Array, kept: NDArray[np.bool_]) -> Array:
-    """The noise of each point as a line in what is expected there, neither of its terms below 0; 1 in the middle."""
-    noise = np.ones(len(values))
+def _noise(rows: Array, values: Array, kept: NDArray[np.bool_]) -> tuple[tuple[float, float, float], Array]:
+    """The noise of each point, 1 in the middle, and what it is: at least the first, else the second + the third × what
+    is expected. It is the same everywhere but where it clearly grows.
+    """
+    told, noise = (1.0, 1.0, 0.0), np.ones(len(values))
     for _ in range(2):
         weighted = rows / noise[:, None]
         solved, *_ = np.linalg.lstsq(weighted[kept], values[kept] / noise[kept], rcond=None)
-        expected = np.maximum(rows @ solved, 0.0)
-        apart = np.abs(values - rows @ solved) / noise
+        expected = rows @ solved
+        apart = np.abs(values - expected) / noise
         apart = noise * np.minimum(apart, _FAR * _MAD * float(np.median(apart)))
-        line = np.stack([np.ones(len(values)), expected], axis=1)
-        (always, share), *_ = np.linalg.lstsq(line / noise[:, None], apart / noise, rcond=None)
-        if share < 0:
-            always, share = float(apart.mean()), 0.0
-        elif always < 0:
-            always, share = 0.0, float(apart.mean() / max(float(expected.mean()), 1e-300))
-        found = always + share * expected
+        unit = float(expected.std()) or 1.0
+        centred, weights = (expected - expected.mean()) / unit, noise**-2.0
+        line = np.stack([np.ones(len(values)), centred], axis=1)
+        inverse = np.linalg.pinv((line * weights[:, None]).T @ line, hermitian=True)
+        always, share = inverse @ ((line * weights[:, None]).T @ apart)
+        left = (apart - line @ [always, share]) * np.sqrt(weights)
+        error = math.sqrt(float(inverse[1, 1]) * float((left**2).mean()))
+        found = always + share * centred
         middle = float(np.median(found))
-        if not middle > 0:  # an exact line has none
-            return np.ones(len(values))
+        if not middle > 0 or share <= _GROWS * error:
+            return (1.0, 1.0, 0.0), np.ones(len(values))
         noise = np.maximum(found / middle, _LEAST)
+        told = (_LEAST, float(always - share * expected.mean() / unit) / middle, float(share / unit) / middle)
         kept = _near(rows / noise[:, None], values / noise)
-    return noise
+    return told, noise
 
 
-def _sandwich(rows: Array, inverse: Array, left: Array) -> Array:
+def _width(left: Array) -> float:
+    """Within which 95 % of the residuals are, without gross errors: tails that are heavier than a Gaussian's count."""
+    apart = np.abs(left)
+    tail = apart <= 2 * _FAR * _MAD * float(np.median(apart))
+    return float(np.quantile(apart[tail], 0.95, method="weibull"))
+
+
+def _sandwich(rows: Array, inverse: Array, left: Array, sigma: float) -> Array:
     """The covariance by HC3: each point's own square, larger the more the point itself draws the line to it."""
     drawn = np.einsum("ij,jk,ik->i", rows, inverse, rows)
-    squares = (left / np.maximum(1.0 - drawn, 1e-6)) ** 2
+    own = 1.0 - drawn
+    # A point that alone tells a coefficient has no residual, and says nothing of its noise.
+    squares = np.where(own > 1e-6, (left / np.maximum(own, 1e-6)) ** 2, sigma**2)
     found: Array = inverse @ ((rows * squares[:, None]).T @ rows) @ inverse
     return found
 

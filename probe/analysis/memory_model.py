@@ -334,7 +334,7 @@ def _fitted(frame: pd.DataFrame) -> tuple[Fit, tuple[str, ...]] | None:
 
 
 def _fit(columns: dict[str, Array], measured: Array) -> Fit | None:
-    return fit(list(columns), np.stack(list(columns.values()), axis=1), measured)
+    return fit(list(columns), np.stack(list(columns.values()), axis=1), measured, uneven=True)
 
 
 def _varies(frame: pd.DataFrame, name: str) -> bool:
@@ -383,12 +383,12 @@ def risk_of(
         return None
     random = np.random.default_rng(seed)
     drawn = random.multivariate_normal(model.fit.coefficients, model.fit.covariance, runs, method="eigh")
-    noise = max(model.fit.sigma, 1.0)
     safe = np.empty((len(steps), runs))
     for at, one in enumerate(steps):
         wanted = model.regressors(list(one))
         fullest = wanted[np.argsort(-model.fit.mean(wanted))[:32]]  # beyond, what a micro-batch adds is nothing
-        safe[at] = _log_below((model.room_bytes - fullest @ drawn.T) / noise).sum(axis=0)
+        noise = np.maximum(model.fit.noise_at(model.fit.mean(fullest)), 1.0)
+        safe[at] = _log_below((model.room_bytes - fullest @ drawn.T) / noise[:, None]).sum(axis=0)
     chosen = random.multinomial(length, np.full(len(steps), 1 / len(steps)), size=runs)
     return float(1 - np.exp((chosen.T * safe).sum(axis=0)).mean())
 

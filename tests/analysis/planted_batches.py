@@ -40,6 +40,7 @@ class Planted:
     per_longest: float = 0.5 * MIB
     per_row: float = 20.0 * MIB
     noise: float = 64 * MIB
+    gross: float = 0.0  #: share of peaks that are off by gigabytes
     drift: float = 0.0
     per_micro_batch_s: float = 0.05
     per_token_s: float = 2e-5
@@ -47,6 +48,7 @@ class Planted:
     total: float = 80 * GIB
     beside: float = 2 * GIB
     above: float = 1 * GIB
+    above_more: float = 0.0  #: of what is reserved above, it varies by so much
     peak_kind: str = "exact"
     seed: int = 0
     config: dict[str, Any] = field(default_factory=dict)
@@ -138,6 +140,7 @@ class _Writer:
         self.rank, self.made, self.random, self.rows = rank, made, random, rows
         self.now, self.scope, self.batches = clock(rank) + MS, 0, 0
         self.outer = self.begun = 0
+        self.apart = np.random.default_rng([made.seed, rank])  # so that the rest of a run stays as it was
 
     def begin_step(self, step: int) -> None:
         self.outer = self._enter("step", "step", None, {"step": step})
@@ -201,8 +204,13 @@ class _Writer:
             + made.drift * stamp["step"]
             + self.random.normal(0, made.noise)
         )
+        if self.apart.random() < made.gross:
+            peak += self.apart.uniform(5, 20) * GIB
         self._leave("micro_batch", str(cut.micro_batch), outer, scope, told, begin, peak)
         return peak
+
+    def _more(self) -> float:
+        return float(self.apart.uniform(0, self.made.above_more))
 
     def _enter(self, kind: str, name: str, parent: int | None, stamp: dict[str, Any]) -> int:
         self.scope += 1
@@ -221,7 +229,7 @@ class _Writer:
             scope,
             stamp,
             peak_allocated_bytes=int(peak),
-            peak_reserved_bytes=int(peak + self.made.above),
+            peak_reserved_bytes=int(peak + self.made.above + self._more()),
             peak_kind=self.made.peak_kind,
             host_duration_ns=self.now - begin,
             device_duration_ns=self.now - begin,

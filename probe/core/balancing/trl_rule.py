@@ -60,8 +60,10 @@ def trl_steps_per_generation(rows: int, steps: int) -> Parts:
 
 
 def trl_packed(lengths: Sequence[int], seq_length: int, strategy: str = "bfd") -> Pieces:
-    """The sequences of TRL's ``pack_dataset``, each as (row, tokens) of what it holds. Unless they are ``wrapped``, there
-    may be more of them under a slightly larger ``seq_length``, as with every best fit.
+    """The sequences of TRL's ``pack_dataset``, each as (row, tokens) of what it holds.
+
+    Unless they are ``wrapped``, there may be more of them under a slightly larger ``seq_length``, as with every best
+    fit.
 
     Args:
         lengths: Tokens of each row of a chunk of the data set; TRL packs a thousand rows at a time.

@@ -364,7 +364,7 @@ def _memory_told(model: MemoryModel) -> dict[str, Any]:
     return {
         "coefficients": (columns @ model.fit.coefficients).tolist(),
         "covariance": (columns @ model.fit.covariance @ columns.T).tolist(),
-        "sigma": model.fit.sigma,
+        "noise": list(model.fit.noise),
         "reach": model.fit.reach(),
         "room_bytes": model.room_bytes,
         "largest_tokens": model.largest_tokens,

@@ -104,12 +104,12 @@ function rankOf(parts, cap, width, sums, batches) {
  * The value of a line, and the standard error of it.
  * @param {number[]} row
  * @param {{coefficients: number[], covariance: number[][]}} fit
- * @param {number} [noise] variance of a measurement
+ * @param {number[]} [noise] of a measurement: at least the first, else the second + the third × the value
  */
-function foretold(row, { coefficients, covariance }, noise = 0) {
+function foretold(row, { coefficients, covariance }, [least, always, share] = [0, 0, 0]) {
   const value = sumOf(row.map((one, at) => one * coefficients[at]));
   const variance = sumOf(row.map((one, at) => one * sumOf(row.map((other, to) => other * covariance[at][to]))));
-  return { value, error: Math.sqrt(Math.max(variance, 0) + noise) };
+  return { value, error: Math.sqrt(Math.max(variance, 0) + Math.max(least, always + share * value) ** 2) };
 }
 
 /**
@@ -130,7 +130,7 @@ function slowestOf(works, { coefficients: [batch, token, pair] }) {
  * @param {MemoryTold} model
  */
 function peakOf(batches, model) {
-  const told = batches.map((one) => foretold([1, ...one], model, model.sigma ** 2));
+  const told = batches.map((one) => foretold([1, ...one], model, model.noise));
   if (!told.length) return null;
   const { value, error } = told.reduce((highest, one) => (one.value > highest.value ? one : highest));
   return { value, reach: model.reach * error };

@@ -38,7 +38,8 @@ export interface SecondsTold {
 
 /** Peak of a micro-batch from a constant, its tokens, its longest row and its rows. */
 export interface MemoryTold extends SecondsTold {
-  sigma: number;
+  /** of a measurement: at least the first, else the second + the third × what is expected */
+  noise: [least: number, always: number, share: number];
   room_bytes: number | null;
   largest_tokens: number;
 }
