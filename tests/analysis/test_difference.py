@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from probe.analysis.difference import CAUSES, difference
+from probe.analysis.difference import CAUSES, Part, Waterfall, difference
 from probe.analysis.difference.shapley import shares
+from probe.analysis.difference.step_time import _interval
 from probe.records import GIB, TokenFate
 from tests.analysis.planted_batches import Planted, planted
 from tests.sample_run import open_run, sample_rows
@@ -165,3 +167,59 @@ def test_micro_batches_that_take_no_time_are_compared_without_a_model(tmp_path: 
     with planted(tmp_path / "a", still) as a, planted(tmp_path / "b", longer) as b:
         for of in difference(a, b).waterfalls:
             holds(of)
+
+
+def interval_of(*times: Any) -> Any:
+    return _interval(tuple(SimpleNamespace(times=list(one)) for one in times))
+
+
+def test_5_the_interval_of_a_step_times_difference_is_the_published_one_and_holds_93_to_97_percent() -> None:
+    # Worked by hand: means 2 and 6, variances 1 and 4 of 3 and 5 steps, so 1/3 + 4/5, and 5.9 degrees of freedom.
+    low, high = interval_of([1, 2, 3], [6 - math.sqrt(8), 6, 6, 6, 6 + math.sqrt(8)])
+    assert (low + high) / 2 == pytest.approx(4)
+    assert (high - low) / 2 == pytest.approx(2.571 * math.sqrt(1 / 3 + 4 / 5), rel=0.01)  # Student's, 5 degrees
+    random, inside = np.random.default_rng(5), 0
+    for _ in range(2000):
+        low, high = interval_of(random.normal(10, 1, 12), random.normal(12, 3, 30))
+        inside += low <= 2 <= high
+    assert 0.93 <= inside / 2000 <= 0.97
+
+
+def test_5_without_a_third_step_or_any_noise_there_is_no_interval() -> None:
+    assert interval_of([1.0, 2.0], [1.0, 2.0, 3.0]) is None
+    assert interval_of([1.0] * 5, [2.0] * 5) is None
+    assert interval_of([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) is not None
+
+
+@pytest.mark.parametrize(
+    ("interval", "noise"),
+    [
+        ((-0.1, 1.0), True),
+        ((-1.0, 0.1), True),
+        ((0.0, 1.0), True),
+        ((0.1, 1.0), False),
+        ((-1.0, -0.1), False),
+        (None, False),
+    ],
+)
+def test_5_a_difference_whose_interval_holds_0_is_noise_and_names_no_cause(interval: Any, noise: bool) -> None:
+    of = Waterfall("step_time", "Mean time of a step", "s", 2.0, 2.5, (Part("waiting", "update", 0.5),), interval)
+    assert of.is_noise is noise
+    told = "Mean time of a step: 2.00 s → 2.50 s (+25 %)."
+    assert of.sentence() == told + (
+        " Steps differ as much among each other." if noise else " Most of it: waiting, +500 ms."
+    )
+    assert of.to_dict()["interval"] == (None if interval is None else list(interval))
+
+
+def test_5_runs_that_differ_by_chance_are_told_as_noise_and_a_slower_one_is_not(tmp_path: Path) -> None:
+    drawn = BASE | {"steps": 12, "lengths": None}
+    alike = compared(tmp_path / "alike", drawn, drawn | {"seed": 1})["step_time"]
+    assert alike.change != 0
+    assert alike.is_noise
+    assert alike.sentence().endswith(". Steps differ as much among each other.")
+    slower = compared(tmp_path / "slower", drawn, drawn | {"seed": 1, "slower": {0: 3.0, 1: 3.0}})
+    assert not slower["step_time"].is_noise
+    assert slower["step_time"].interval[0] < slower["step_time"].change < slower["step_time"].interval[1]
+    assert slower["peak_memory"].interval is None
+    assert not slower["peak_memory"].is_noise

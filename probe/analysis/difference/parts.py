@@ -62,8 +62,9 @@ class Waterfall:
         before: Of the first run.
         after: Of the second run.
         parts: They sum to ``after - before`` exactly.
-        interval: 95 % interval of the difference, from how steps differ among each other; None where that tells
-            nothing.
+        interval: 95 % interval of the difference of step times, from how steps differ among each other, each taken for
+            itself; None where that tells nothing. A peak has none: a run has just one, so that nothing tells its
+            noise. Nor have counted tokens.
         notes: What the parts assume.
     """
 

@@ -2,6 +2,9 @@
 
 The peak of a run is that of one scope. Where it is a micro-batch, its tokens are a product: those that a rank has in a
 round, over its micro-batches, times how much fuller it is than their mean, times padding.
+
+The difference has no interval. A run has just one largest peak, so that nothing tells its noise; and the more steps a
+run has, the larger is the largest.
 """
 
 from __future__ import annotations

@@ -165,7 +165,10 @@ def step_time(a: Run, b: Run) -> Waterfall | str:
 
 
 def _interval(sides: tuple[_Side, _Side]) -> tuple[float, float] | None:
-    """95 % interval of the difference of the means (B. L. Welch, *Biometrika* 34, 1947)."""
+    """95 % interval of the difference of the means (B. L. Welch, *Biometrika* 34, 1947).
+
+    It takes steps for independent; :mod:`probe.analysis.noise`, by which a check decides, doesn't.
+    """
     if any(len(side.times) < 3 for side in sides):
         return None
     counts = [len(side.times) for side in sides]
