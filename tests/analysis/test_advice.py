@@ -12,6 +12,7 @@ from tensordict import TensorDict
 import probe
 from probe.analysis.advice import Suggestion, advise, copying
 from probe.analysis.advice.advice import _one_a_key
+from probe.analysis.advice.gains import Gain, sure
 from probe.analysis.advice.keys import key_of
 from probe.analysis.memory_model import risk_of, room_over_steps
 from probe.analysis.verdict import balance, with_advice
@@ -73,6 +74,23 @@ def test_4_the_advised_cap_keeps_the_risk_and_a_larger_one_does_not(tmp_path):
         assert risk_under(run, cap) <= 0.02
         assert risk_under(run, int(1.05 * cap)) > 0.02
         assert advise(run, risk=0.5).suggestions[0].values[CAP] >= cap
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [
+        ((0.4, 0.1), None),
+        ((0.4, 0.5), "the interval of the time saved includes 0"),
+        (None, "its time isn't measured"),
+    ],
+)
+def test_4_why_confidence_is_not_high_tells_a_time_that_noise_hides_from_one_that_is_unknown(tmp_path, seconds, why):
+    with planted(tmp_path, Planted(total=60 * GIB, config=config())) as run:
+        answer = what_if(run, cap_tokens=9000)
+    gain = Gain(0.1, seconds)
+    because, confidence = sure(answer, gain.surely, gain)
+    plain = f"{answer.steps} steps replayed by the rule of its packer"
+    assert (because, confidence) == ((plain, "high") if why is None else (f"{plain}; {why}", "medium"))
 
 
 def test_2_what_a_slider_may_ask_for_is_told_beyond_what_was_seen_too(tmp_path):

@@ -126,7 +126,7 @@ class Asking:
         ]
         if cap < before:
             gains.insert(0, f"today's cap runs out of memory in {percent(today)} of runs of 1,000 steps")
-        because, confidence = sure(answer, gain.surely or cap < before)
+        because, confidence = sure(answer, gain.surely or cap < before, gain)
         if beyond:
             confidence = "low" if confidence == "low" else "medium"
             because += f"; no micro-batch above {count(model.largest_tokens)} tokens was seen"
@@ -204,7 +204,7 @@ class Asking:
         if saved is not None:
             waits = "where ranks wait for each other after each micro-batch, as under FSDP"
             gains.append(f"{gain.told().lstrip(', ') or 'no time saved'}, {waits}")
-        because, confidence = sure(answer, mends or faster)
+        because, confidence = sure(answer, mends or faster, gain)
         now = "tokens" if other == "workload" else "workload"
         share = -1.0 if mends else gain.share
         told = f"Make micro-batches even in their {other}, not in their {now}: set balance to {other!r}."
@@ -253,7 +253,7 @@ class Asking:
             peak_told(answer.frame[answer.frame["number"] == "predicted_peak_bytes"], model, risk),
             f"micro-batches of the rank with the most: {micro[0]:.4g} → {micro[1]:.4g} a step{gain.told()}",
         ]
-        because, confidence = sure(answer, gain.surely)
+        because, confidence = sure(answer, gain.surely, gain)
         if confidence == "high":  # a row's own share of the memory isn't seen while all have as many
             confidence, because = "medium", f"{because}; no micro-batch with more rows was seen"
         before, values = change
@@ -391,7 +391,7 @@ class Asking:
             )
         else:  # what a micro-batch costs isn't known, and it is what would be saved
             gain = Gain(None, None)
-        because, confidence = sure(answer, gain.surely)
+        because, confidence = sure(answer, gain.surely, gain)
         before = {key: value_of(self.run, key) for key in values}
         return self._made(kind, values, before, gains, gain.share, gain, confidence, because, answer, advice)
 

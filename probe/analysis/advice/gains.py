@@ -76,12 +76,13 @@ def _share(risk: float | None) -> str:
     return "less than 0.01 %" if risk is not None and 0 < risk < 1e-4 else percent(risk)
 
 
-def sure(answer: WhatIf, surely: bool) -> tuple[str, Confidence]:
+def sure(answer: WhatIf, surely: bool, gain: Gain | None = None) -> tuple[str, Confidence]:
     """What the confidence rests on, and how sure it is.
 
     Args:
         answer: The replay.
         surely: Whether what it gains is measured, and leaves nothing out.
+        gain: What it saves; None where no time is asked.
     """
     rule = "by the rule of its packer" if answer.compared else "by a rule not compared with the package"
     told = f"{answer.steps} steps replayed {rule}"
@@ -90,5 +91,7 @@ def sure(answer: WhatIf, surely: bool) -> tuple[str, Confidence]:
     if not answer.compared or answer.steps < _FEW or answer.refused:
         return told, "low"
     if not surely:
-        return f"{told}; its time isn't measured", "medium"
+        measured = gain is not None and gain.seconds is not None
+        why = "the interval of the time saved includes 0" if measured else "its time isn't measured"
+        return f"{told}; {why}", "medium"
     return told, "high" if answer.steps >= _MANY else "medium"
