@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import os
+import re
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, Final, ParamSpec, TypeVar
 
 from probe.errors import ConflictError, InputError, InputTypeError, MissingDependencyError
+from probe.redaction import without_secrets
 
 #: What looking at a run needs and recording one doesn't: packages of the extra "views", by the module they bring.
 VIEWS: Final = {
@@ -21,8 +24,30 @@ VIEWS: Final = {
     "yaml": "pyyaml",
 }
 
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def local_directory(argument: str, place: str | os.PathLike[str] | None, instead: str = "") -> None:
+    """Refuse a URL where a directory is made: a path of that name would be a folder called ``s3:``.
+
+    Args:
+        argument: What it was given as.
+        place: What was given; None passes.
+        instead: What to do with a URL.
+
+    Raises:
+        InputError: It is a URL.
+
+    >>> local_directory("root", "s3://bucket/runs")
+    Traceback (most recent call last):
+    probe.errors.InputError: root: got 's3://bucket/runs', expected a local directory
+    """
+    if place is not None and _URL.match(os.fspath(place)):
+        given = without_secrets(os.fspath(place), True)
+        raise InputError(f"{argument}: got {given!r}, expected a local directory{instead and f'; {instead}'}")
 
 
 def also_named(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -54,7 +54,7 @@ _SEVERAL: Final = frozenset({"apikeys", "keys", "passphrases", "passwords", "pas
 FORMS: Final = tuple(
     re.compile(rf"(?<![A-Za-z0-9_-]){form}")
     for form in (
-        r"hf_(?:[A-Za-z]{16,}|(?=[A-Za-z]*[0-9A-Z])[A-Za-z0-9]{8,})",
+        r"hf_(?:[A-Za-z]{16,}[A-Za-z0-9]*|(?=[A-Za-z]*[0-9A-Z])[A-Za-z0-9]{8,})",
         r"sk-(?:[A-Za-z0-9_-]{20,}|(?=[A-Za-z_-]*[0-9A-Z])[A-Za-z0-9_-]{8,})",
         r"(?:gh[pousr]_|github_pat_|glpat-|gsk_|npm_|pypi-|xox[abeoprs]-|r8_|wandb_v1_|nvapi-)[A-Za-z0-9_-]{8,}",
         r"(?:AKIA|ASIA)[A-Z0-9]{12,}",
@@ -67,12 +67,18 @@ FORMS: Final = tuple(
     )
 )
 
-_USER: Final = re.compile(r"(?<=://)[^/\s?#@]+(?=@)")
+#: User and password, which may hold an "@". What follows a host's ":" is a port; anything else there is a password,
+#: also where nobody escaped its "/".
+_USER: Final = re.compile(r"(?<=://)(?:[^/\s?#]+|[^/\s?#@:\[]+:(?!\d*[/?#])[^\s@]+)(?=@)")
 _QUESTION: Final = re.compile(r"(?<=[?&])([A-Za-z0-9_.-]+)=([^&\s#]+)")
 _SIGNED: Final = frozenset({"sig", "signature", "x_amz_signature", "x_amz_security_token", "x_goog_signature"})
 _ASSIGNED: Final = re.compile(r"([-+~]*[A-Za-z_][\w.@/-]*)=(.+)", re.DOTALL)
 #: How objects and JSON show a text beside its name: ``api_key='…'``, ``"api_key": "…"``.
 _QUOTED: Final = re.compile(r"""([A-Za-z_][\w-]*)(["']?\s*[=:]\s*)(["'])(.*?)\3""")
+#: How a command line or a text has one: ``--hf_token=…``, ``--api-key …``, ``export HF_TOKEN=…``, ``password: …``.
+_INSIDE: Final = re.compile(
+    r"""(?<![^\s(,;])(?:([-+~]*[A-Za-z_][\w.@/-]*)(=|\s*:\s+)|(--[A-Za-z][\w.-]*)(\s+)(?!-))([^\s'"]+)"""
+)
 _REFERENCE: Final = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*|<[^<>]*>")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _DEEPEST: Final = 100
@@ -148,6 +154,7 @@ class Redaction:
         text = _QUOTED.sub(self._of_quoted, text)
         for form in FORMS:
             text = form.sub(REDACTED, text)
+        text = _INSIDE.sub(self._of_inside, text)
         if "://" in text:
             text = _QUESTION.sub(self._of_question, _USER.sub(REDACTED, text))
         return text
@@ -155,6 +162,11 @@ class Redaction:
     def _of_quoted(self, found: re.Match[str]) -> str:
         secret = self._is_secret(found[1], False) and found[4]
         return f"{found[1]}{found[2]}{found[3]}{REDACTED}{found[3]}" if secret else found[0]
+
+    def _of_inside(self, found: re.Match[str]) -> str:
+        name, between = found[1] or found[3], found[2] or found[4]
+        secret = self._is_secret(re.split(r"[./]", name)[-1], False) and not _REFERENCE.fullmatch(found[5])
+        return f"{name}{between}{REDACTED}" if secret else found[0]
 
     def _of_question(self, found: re.Match[str]) -> str:
         name = _snake(found[1])

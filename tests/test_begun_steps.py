@@ -8,8 +8,10 @@ import pytest
 
 from probe import hooks
 from probe.errors import InputError
+from probe.exporting.tables import export_tables
 from probe.runs.reader import Run
 from probe.session import start
+from probe.tracking.tracking import Tracking
 
 
 @pytest.fixture
@@ -108,4 +110,14 @@ def test_d_a_url_as_a_run_directory_is_refused_and_makes_nothing(tmp_path, monke
     monkeypatch.setenv("PROBE_RUN_DIR", url)
     with pytest.raises(InputError, match="expected a local directory"):
         start("p", "e")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run", "hdfs://host/run", "file://localhost/run"])
+def test_d_a_url_as_the_directory_of_a_tracking_or_an_export_is_refused_and_makes_nothing(tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"directory: got '{url}', expected a local directory"):
+        Tracking("p", "e", ["file"], directory=url)
+    with pytest.raises(InputError, match=rf"directory: got '{url}', expected a local directory"):
+        export_tables(tmp_path / "run", url)
     assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,8 @@ OTHER_NAMES = [
 ]  # fmt: skip
 
 SECRET_TEXTS = [
-    "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", "hf_AbC123xyz", "sk-proj-abcdefghijklmnopqrst", "sk-abc123DEF456",
+    "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", "hf_AbC123xyz", "hf_abcdefghijklmnop9SECRETSECRET12",
+    "sk-proj-abcdefghijklmnopqrst", "sk-abc123DEF456",
     "ghp_abcdefghijklmnopqrstuvwxyz0123456789", "github_pat_11ABCDEFG0abcdef", "AKIAIOSFODNN7EXAMPLE",
     "glpat-abcdefghij0123456789", "xoxb-123456789012-abcdef", "AIzaSyA1234567890abcdefghijklmnopqrstuv",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcdefgh", "Bearer abcdef123456", "npm_abcdefghijklmnop",
@@ -70,10 +71,9 @@ def test_b_names_of_the_field_are_none(name):
 
 @pytest.mark.parametrize("text", SECRET_TEXTS)
 def test_b_texts_that_are_secrets_by_their_form_are_left_out_wherever_they_are(text):
-    for config in ({"x": text}, [text], {"x": ["a", {"y": f"--key {text}"}]}, text):
-        told = json.dumps(Redaction()(config))
-        assert text not in json.loads(f"[{told}]").__repr__()
-        assert REDACTED in told
+    assert Redaction()(text) == REDACTED
+    assert Redaction()({"x": text, "y": [text]}) == {"x": REDACTED, "y": [REDACTED]}
+    assert Redaction()({"x": ["a", {"y": f"--key {text}"}]}) == {"x": ["a", {"y": f"--key {REDACTED}"}]}
 
 
 @pytest.mark.parametrize("text", SECRET_TEXTS)
@@ -97,6 +97,16 @@ def test_b_texts_that_begin_alike_are_none(text):
         ("https://oauth2:abc@git.example.org/a.git", f"https://{REDACTED}@git.example.org/a.git"),
         ("https://x.org/a?token=abc&b=1", f"https://x.org/a?token={REDACTED}&b=1"),
         ("https://x.org/a?X-Amz-Signature=abc", f"https://x.org/a?X-Amz-Signature={REDACTED}"),
+        ("https://me:p@ssw@rd@host/x", f"https://{REDACTED}@host/x"),
+        ("postgresql://me:pa/ss#w?d@db/runs", f"postgresql://{REDACTED}@db/runs"),
+        ("https://host:8080/a@v2 https://host/a@v2", "https://host:8080/a@v2 https://host/a@v2"),
+        ("train --hf_token=abc --lr 1", f"train --hf_token={REDACTED} --lr 1"),
+        ("train --api-key abc --lr 1", f"train --api-key {REDACTED} --lr 1"),
+        ("export HF_TOKEN=abc; python train.py", f"export HF_TOKEN={REDACTED} python train.py"),
+        ("user: me, api_key: abc", f"user: me, api_key: {REDACTED}"),
+        ("Authorization: Bearer abcdef123456", f"Authorization: {REDACTED}"),
+        ("run --hf-token=${oc.env:HF_TOKEN}", "run --hf-token=${oc.env:HF_TOKEN}"),
+        ("--eos_token </s> --max_token_len=512", "--eos_token </s> --max_token_len=512"),
         ("trainer.hf_token=abc", f"trainer.hf_token={REDACTED}"),
         ("+wandb.api_key=abc", f"+wandb.api_key={REDACTED}"),
         ("Client(api_key='abc', url='x')", f"Client(api_key='{REDACTED}', url='x')"),

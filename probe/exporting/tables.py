@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from probe._check import local_directory
 from probe._io import expanded
 from probe.errors import InputError, UnknownNameError
 from probe.exporting.source import Source, opened_for, public_schema, written
@@ -89,7 +90,7 @@ def export_tables(
 
     Raises:
         UnknownNameError: There is no such table or format.
-        InputError: ``directory`` is a run, or isn't a directory. There is no such attempt.
+        InputError: ``directory`` is a run, a URL, or isn't a directory. There is no such attempt.
         RunNotFoundError: The run can't be read.
         RunError: The run can't be read. A file can't be written.
         SchemaVersionError: The run can't be read.
@@ -97,6 +98,7 @@ def export_tables(
     if format not in _WRITERS:
         raise UnknownNameError.of("format", format, _WRITERS)
     asked = None if tables is None else list(tables)
+    local_directory("directory", directory)
     target = expanded("directory", directory).absolute()
     if target.exists() and not target.is_dir():
         raise InputError(f"directory: {str(target)!r} is a file, expected a directory, for one file per table")

@@ -35,12 +35,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
+from probe._check import local_directory
 from probe._io import expanded, write_atomically
 from probe.configuration import Plain
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
 from probe.guard import attempt
 from probe.records import SCHEMA_VERSION
-from probe.redaction import Redact, redaction, without_secrets
+from probe.redaction import Redact, redaction
 from probe.runs.place import system_of
 
 INFO_NAME: Final = "run.json"
@@ -58,7 +59,6 @@ _PART: Final = re.compile(rf"(?P<table>[a-z_]+)-{_PLACE}-(?P<number>\d+)\.parque
 _OF_RANK: Final = re.compile(r"rank-(\d{5,})")
 _PACKAGES: Final = ("torch", "tensordict", "numpy", "verl", "nemo-rl", "ray", "vllm", "transformers")
 #: Also of a Path made from a URL, which has one slash less; a drive of Windows has one letter.
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _LONGEST_NAME: Final = 120
 _LONGEST_PLACE: Final = 60
 
@@ -233,11 +233,7 @@ def create_run(
     given = run_dir if run_dir is not None else os.environ.get(RUN_DIR_VARIABLE) or None
     named = "run_dir" if run_dir is not None else RUN_DIR_VARIABLE
     for argument, place in ((named, given), ("root", root)):
-        if place is not None and _URL.match(os.fspath(place)):
-            raise InputError(
-                f"{argument}: got {without_secrets(os.fspath(place), True)!r}, expected a local directory; "
-                "to copy the run to a store, give its URL as upload="
-            )
+        local_directory(argument, place, "to copy the run to a store, give its URL as upload=")
     try:
         if given is not None:
             directory = expanded(named, given).absolute()

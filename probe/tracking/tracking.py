@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from probe import exits
-from probe._check import whole_number
+from probe._check import local_directory, whole_number
+from probe._io import expanded
 from probe.errors import InputTypeError, UnknownNameError
 from probe.guard import attempt, on_error
 from probe.hooks import SWITCH, is_off, observed
@@ -81,6 +82,7 @@ class Tracking:
         calls: How often :meth:`log` was called with something that was to be sent.
 
     Raises:
+        InputError: ``directory`` is a URL, or in a home directory where there is none.
         UnknownNameError: There is no such backend.
         BackendError: A backend can't be used. Set-up is loud; importing mlflow and making its database takes some
             seconds here rather than later.
@@ -123,13 +125,14 @@ class Tracking:
                 raise InputTypeError(f"{argument}: got {given!r}, expected a non-empty str")
         whole_number("capacity", capacity, 1)
         whole_number("attempt", attempt, 1)
+        local_directory("directory", directory)
+        place = None if directory is None else expanded("directory", directory).absolute()
         self._backends: dict[str, Backend] = {}
         self._finished = False
         self._pid = os.getpid()
         self._reports = Reports(on_incident)
         self._redact: Redact = False if rule is None else rule
         self._parameters = self._flat(config)
-        place = None if directory is None else Path(directory).absolute()
         self.attempt = attempt
         self._private = self._redact is False or (place is not None and _is_private(home_of(place, attempt)))
         self._open(names_of("default_backend", default_backend), project_name, experiment_name, place)

@@ -127,7 +127,7 @@ def test_a_hung_backend_holds_the_exit_for_ten_seconds_at_most_and_says_so(tmp_p
     told = [line.split(" ", 1) for line in done.stdout.splitlines()]
     waits = [(float(at), text) for at, text in told if "waiting up to" in text]
     (over,) = (float(at) for at, text in told if text == "over")
-    assert over < 40  # of the end alone; it was a minute
+    assert over < 25  # it is a little over 10 on an idle machine; it was 64
     assert len(waits) == 1
     assert waits[0][0] < over / 2  # at its beginning, not when it is over
     assert "__main__:Stuck, __main__:StuckAtClose" in waits[0][1]
