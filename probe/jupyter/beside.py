@@ -81,12 +81,15 @@ class Beside:
         self._put_off()
         writer = None
         try:
-            reader, writer = await self._connected()
-            writer.write(json.dumps({**question, "token": self._token}).encode() + b"\n")
-            await writer.drain()
-            head = await reader.readline()
-            if not head:
-                raise RunError("the process that reads runs has ended; try again")
+            line, head = json.dumps({**question, "token": self._token}).encode() + b"\n", b""
+            while not head:
+                known = self._roots
+                reader, writer = await self._connected()
+                head = await _answer(reader, writer, line)
+                if not head and known is self._roots:
+                    raise RunError("the process that reads runs has ended; try again")
+                if not head:  # it was ended, since it knew other directories
+                    writer.close()
             yield json.loads(head)["status"], _pieces(reader)
         except ConnectionError as error:
             raise RunError(f"the process that reads runs has ended: {error}; try again") from error
@@ -128,28 +131,38 @@ class Beside:
         async with self._lock:
             if self.pid is not None:
                 return
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                "probe.jupyter.reading",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=child_environment(os.environ) | SMALL,
-                start_new_session=True,
-            )
-            if process.stdin is None or process.stdout is None:
-                raise RunError("the process that reads runs has no stdin or stdout")
-            told = json.dumps({"token": self._token, "roots": self._roots})
-            process.stdin.write(told.encode() + b"\n")
-            try:
-                line = await asyncio.wait_for(process.stdout.readline(), BEGIN_S)
-                self._port = int(json.loads(line)["port"])
-            except (TimeoutError, ValueError, KeyError) as error:
-                process.kill()
-                raise RunError(f"the process that reads runs didn't start: {error!r}; try again") from error
+            while (process := await self._new()) is None:
+                pass  # the directories changed meanwhile, and it knows others
             self._process = process
+
+    async def _new(self) -> asyncio.subprocess.Process | None:
+        """A process that knows the directories of now; None where they changed while it began."""
+        roots = self._roots
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "probe.jupyter.reading",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=child_environment(os.environ) | SMALL,
+            start_new_session=True,
+        )
+        if process.stdin is None or process.stdout is None:
+            raise RunError("the process that reads runs has no stdin or stdout")
+        told = json.dumps({"token": self._token, "roots": roots})
+        process.stdin.write(told.encode() + b"\n")
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), BEGIN_S)
+            self._port = int(json.loads(line)["port"])
+        except (TimeoutError, ValueError, KeyError) as error:
+            process.kill()
+            raise RunError(f"the process that reads runs didn't start: {error!r}; try again") from error
+        if roots is self._roots:
+            return process
+        process.stdin.close()
+        return None
 
     def _put_off(self) -> None:
         """The end comes when nobody has asked for a while."""
@@ -158,6 +171,15 @@ class Beside:
             self._timer = None
         if not self._open:
             self._timer = asyncio.get_running_loop().call_later(self._idle_s, self.stop)
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: bytes) -> bytes:
+    """The first line of what is answered; empty where the process has ended."""
+    with contextlib.suppress(ConnectionError):
+        writer.write(line)
+        await writer.drain()
+        return await reader.readline()
+    return b""
 
 
 async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

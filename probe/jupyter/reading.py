@@ -116,7 +116,7 @@ class Reading:
                 told["verdict"] = self._as_shown(path, told, found_in)
                 if told["step"] is None and found_in:
                     told["step"] = found_in["last_step"]
-            missing = [str(one) for one in self.roots.places if not one.is_dir()]
+            missing = [str(one) for one in self.roots.places if not one.is_dir()] + self.roots.unusable
             return {"runs": [told for _, told in found], "cut": self._search.cut, "missing": missing}
 
     def memory(self, kernels: Any, server: Any) -> dict[str, Any]:
@@ -175,11 +175,15 @@ class Reading:
         Raises:
             RunNotFoundError: There is no such run.
             RunError: It can't be read.
+            InputError: Its run.json is another tool's.
             TooManyError: Too many runs are open.
         """
+        from probe.jupyter.searching import is_ours
         from probe.views.server.panel import ServedPanel
 
         path = self.roots.resolve(name)
+        if not is_ours((path / "run.json").read_bytes()) and not (path / "parts").is_dir():
+            raise InputError(f"{name}/run.json wasn't written by probe: right-click it, then Open With → Editor")
         with self._lock:
             self._let_go(MOST_PANELS - (path not in self._panels))
             if path not in self._panels:

@@ -17,17 +17,31 @@ class Roots:
     """Directories of this machine; the first one is the Jupyter server's own.
 
     Args:
-        places: Paths. One that doesn't exist (yet) is allowed.
+        places: Paths; relative ones are below the first. One that doesn't exist (yet) is allowed, and one that is no
+            path at all, as people may write it into their settings. An empty one is passed over.
+
+    Attributes:
+        places: The directories, without links.
+        unusable: What is no path: a home of nobody, or a NUL in it.
 
     Raises:
-        InputError: There is none.
+        InputError: There is none, or the first is no path.
     """
 
     def __init__(self, places: Iterable[str | os.PathLike[str]]) -> None:
-        given = [Path(os.path.realpath(Path(one).expanduser())) for one in places]
-        self.places: list[Path] = list(dict.fromkeys(given))
+        given, found = list(places), list[Path]()
+        self.unusable: list[str] = []
+        for one in given:
+            try:
+                if os.fspath(one).strip():
+                    found.append(Path(os.path.realpath(Path(*found[:1]) / Path(one).expanduser())))
+            except (RuntimeError, ValueError):
+                if not found:
+                    break
+                self.unusable.append(os.fspath(one))
+        self.places: list[Path] = list(dict.fromkeys(found))
         if not self.places:
-            raise InputError("places: got none, expected at least one directory")
+            raise InputError(f"places: got {given!r}, expected a directory first")
 
     def name(self, path: Path) -> str:
         """What a run is called: its path below the first root, as the file browser shows it; else its whole path."""

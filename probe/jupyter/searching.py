@@ -6,6 +6,7 @@ entries; folders that hold packages, not work, are passed over. A walk that took
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ SHARE: Final = 0.02
 SOONEST_S: Final = 2.0
 LATEST_S: Final = 60.0
 
+#: A run.json that is larger is taken for probe's without a look.
+_MOST_BYTES: Final = 16 << 20
+
 _PASSED_OVER: Final = frozenset({"node_modules", "site-packages", "__pycache__", "answers", "failures", "lost+found"})
 
 
@@ -45,6 +49,7 @@ class Search:
         self._roots = roots
         self._found: list[Path] = []
         self._next = 0.0
+        self._ours: dict[Path, tuple[int, int, bool]] = {}
 
     def runs(self) -> list[Path]:
         """The run directories, as of a walk that isn't too old; those that are gone are left out."""
@@ -57,8 +62,10 @@ class Search:
             # A training that has begun beside those that are known is seen at once.
             beside = {one.parent for one in self._found}
             known = set(self._found)
-            more = [path for place in sorted(beside) for path in _below(place) if path not in known and _is_run(path)]
-            self._found = [one for one in [*self._found, *more] if _is_run(one)]
+            more = [
+                path for place in sorted(beside) for path in _below(place) if path not in known and self._is_run(path)
+            ]
+            self._found = [one for one in [*self._found, *more] if self._is_run(one)]
         return list(self._found)
 
     def _walk(self) -> list[Path]:
@@ -69,7 +76,7 @@ class Search:
         for _ in range(DEEPEST + 1):
             deeper: list[Path] = []
             for place in level:
-                if _is_run(place):
+                if self._is_run(place):
                     found.append(place)
                     continue  # there is no run inside a run
                 if (place / "pyvenv.cfg").is_file():
@@ -85,6 +92,37 @@ class Search:
             level = deeper
         return found
 
+    def _is_run(self, place: Path) -> bool:
+        """Whether there is a run.json that isn't another tool's. A changed one is read again."""
+        path = place / "run.json"
+        try:
+            seen = path.stat()
+            if not path.is_file():
+                return False
+            known = self._ours.get(place)
+            if known is None or known[:2] != (seen.st_mtime_ns, seen.st_size):
+                ours = seen.st_size > _MOST_BYTES or is_ours(path.read_bytes()) or (place / "parts").is_dir()
+                known = self._ours[place] = seen.st_mtime_ns, seen.st_size, ours
+            return known[2]
+        except OSError:
+            return path.is_file()
+
+
+def is_ours(content: bytes) -> bool:
+    """Whether a run.json may be probe's: it has what probe writes first, or it is torn and nobody can say.
+
+    Args:
+        content: Of the file.
+
+    >>> is_ours(b'{"schema_version": 2, "project": "p"}'), is_ours(b'{"schema_vers'), is_ours(b'{"steps": 3}')
+    (True, True, False)
+    """
+    try:
+        told = json.loads(content)
+    except ValueError:
+        return True
+    return isinstance(told, dict) and "schema_version" in told
+
 
 def _below(place: Path) -> Iterator[Path]:
     """The directories in ``place``: neither links nor hidden ones."""
@@ -97,7 +135,3 @@ def _below(place: Path) -> Iterator[Path]:
                     yield Path(one.path)
     except OSError:  # gone, or not ours to read
         return
-
-
-def _is_run(place: Path) -> bool:
-    return (place / "run.json").is_file()

@@ -429,12 +429,18 @@ def _not_a_run(files: Any, root: str, shown: str) -> RunError:
 
 
 class _Version(msgspec.Struct):
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int | None = None
 
 
 def _decode_info(data: bytes, shown: str) -> RunInfo:
     try:
-        check_version(msgspec.json.decode(data, type=_Version).schema_version, shown)
+        version = msgspec.json.decode(data, type=_Version).schema_version
+        if version is None:
+            raise RunError(
+                f"run {shown!r}: {INFO_NAME} wasn't written by probe: it has no schema_version. Open it as the file "
+                "that it is, such as JSON"
+            )
+        check_version(version, shown)
         return msgspec.json.decode(data, type=RunInfo)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunError(f"run {shown!r}: {INFO_NAME} isn't what probe writes: {error}") from error
