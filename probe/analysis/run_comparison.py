@@ -90,8 +90,9 @@ class RunComparison:
             "Both runs have the same." if self.config.empty else self.config.to_string(index=False, max_colwidth=60)
         )
         found = "\n".join(
-            f"{row['about']}\n{_indented('a', _side(row, 'a'))}\n{_indented('b', _side(row, 'b'))}"
-            for row in rows(self.findings)
+            f"{about}\n{pair}" if about else pair
+            for about, a, b in self._sides()
+            for pair in [f"{_indented('a', a)}\n{_indented('b', b)}"]
         )
         told = [f"a: {self.a}\nb: {self.b}", f"Difference\n{self.difference!r}", f"Metrics\n{numbers}"]
         told.append(f"Configuration\n{settings}")
@@ -101,8 +102,7 @@ class RunComparison:
 
     def _repr_html_(self) -> str:
         head = f"<p>a: <code>{html.escape(self.a)}</code><br>b: <code>{html.escape(self.b)}</code></p>"
-        told = [(row["about"], _side(row, "a"), _side(row, "b")) for row in rows(self.findings)]
-        found = pd.DataFrame(told, columns=["about", "a", "b"])
+        found = pd.DataFrame(self._sides(), columns=["about", "a", "b"])
         parts = (
             ("Promises of advice", pd.DataFrame({"": said(self.promises)}), _NO_PROMISES),
             ("Metrics", self._spelled(), "Neither run has any."),
@@ -115,6 +115,12 @@ class RunComparison:
                 for title, frame, none in parts
             )
         return f'<div class="probe-comparison">{head}<h4>Difference</h4>{markup(self.difference)}{body}</div>'
+
+    def _sides(self) -> list[tuple[str, str, str]]:
+        """Of each finding what was looked at, where that isn't the same as in the one before, and each side's."""
+        told = [(str(row["about"]), _side(row, "a"), _side(row, "b")) for row in rows(self.findings)]
+        before = ["", *(about for about, _, _ in told)]
+        return [("" if about == last else about, a, b) for (about, a, b), last in zip(told, before, strict=False)]
 
     def _spelled(self) -> pd.DataFrame:
         """The metrics, each with its unit."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from probe.errors import UnknownNameError
 from probe.hooks import silenced
+from probe.text import seconds
 from probe.tracking.backends.base import NOTES, Backend
 from probe.tracking.journal import Journal
 from probe.tracking.lane import CLOSING_FAILURES, Item, Lane
@@ -230,20 +231,20 @@ class Stream:
         for lane in self._lanes:
             count = self._journal.waiting(lane.name)
             if not lane.closed and not complete:
-                self._reports.tell(
-                    "backend",
-                    lane.name,
-                    f"not finished within {timeout_s:g} s; {count} calls were not sent",
-                    about="unfinished",
-                )
+                unsent = f"; {_calls(count)} not sent" if count else ""
+                message = f"not finished within {seconds(timeout_s)}{unsent}"
+                self._reports.tell("backend", lane.name, message, about="unfinished")
             if count and folder is not None:
-                message = f"{count} calls are kept in {folder}; the next start in this directory sends them"
+                them = "it" if count == 1 else "them"
+                message = (
+                    f"{_calls(count, 'is', 'are')} kept in {folder}; the next start in this directory sends {them}"
+                )
                 self._reports.tell("backend", lane.name, message, about="calls kept", count=count)
             elif count:
-                message = f"{count} calls were given up"
+                message = f"{_calls(count)} given up"
                 self._reports.tell("backend", lane.name, message, about="calls given up", count=count)
         if self._queue:
-            message = f"{len(self._queue)} calls were not sent when the time for finishing ran out"
+            message = f"{_calls(len(self._queue))} not sent when the time for finishing ran out"
             self._reports.tell("dropped_rows", "tracking", message, about="unfinished", count=len(self._queue))
 
     # --------------------------------------------------------------------------------------- the converting thread
@@ -394,3 +395,12 @@ class Stream:
             message = f"failed at {what}: {error!r}; training goes on"
             self._reports.tell("backend", lane.name, message, error=error)
         self._let_go()
+
+
+def _calls(count: int, one: str = "was", more: str = "were") -> str:
+    """So many calls and their verb.
+
+    >>> _calls(1), _calls(2, "is", "are")
+    ('1 call was', '2 calls are')
+    """
+    return f"1 call {one}" if count == 1 else f"{count} calls {more}"

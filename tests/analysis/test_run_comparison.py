@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
 import shutil
 import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -67,6 +69,18 @@ def test_d_two_runs_are_compared_by_metrics_configuration_and_findings(two: tupl
         assert "−50 %" in told
     assert "Worth a change: Padding fills" in repr(found)
     assert "tuning" not in repr(found)
+
+
+def test_d_what_was_looked_at_stands_once_above_all_that_was_found_of_it(two: tuple[Path, Path]) -> None:
+    with probe.open(two[0]) as a, probe.open(two[1]) as b:
+        found = probe.compare(a, b)
+    told = [("unjudged", "withheld", None, f"Lacking {number}.", None) for number in (1, 2, 3)]
+    told.append(("tax", None, "tuning", None, "Padding."))
+    found = dataclasses.replace(found, findings=pd.DataFrame(told, columns=found.findings.columns, dtype="object"))
+    lines = repr(found).partition("\nFindings\n")[2].splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == ["unjudged", "tax"]
+    assert [line.split()[-1] for line in lines if "Lacking" in line] == ["1.", "2.", "3."]
+    assert found._repr_html_().count("unjudged") == 1
 
 
 def test_d_runs_are_compared_by_their_paths_too_or_an_error_says_what_was_expected(two: tuple[Path, Path]) -> None:

@@ -61,6 +61,16 @@ class Hanging(Recording):
         super().log(values, step)
 
 
+class HangingAtEnd(Hanging):
+    def log(self, values, step):
+        Recording.log(self, values, step)
+
+    def close(self, exit_code):
+        self.inside.set()
+        assert self.let_go.wait(PATIENCE_S)
+        super().close(exit_code)
+
+
 @pytest.fixture
 def incidents():
     return []
@@ -231,15 +241,28 @@ def test_what_is_told_at_the_deadline_is_of_the_backend_that_is_late_alone(opene
     assert stuck.inside.wait(PATIENCE_S)
     end, _ = closing(stream, PATIENCE_S)
     until(stream.complete, lambda names: names == ["good"])
-    stream._tell_unsent(complete=False, timeout_s=2.5)  # as if the deadline had come here
+    stream._tell_unsent(complete=False, timeout_s=9.992237)  # as if the deadline had come here
     stuck.let_go.set()
     end.join(PATIENCE_S)
-    kept_there = f"1 calls are kept in {journal.folder}; the next start in this directory sends them"
+    kept_there = f"1 call is kept in {journal.folder}; the next start in this directory sends it"
     assert [(one.where, one.message) for one in incidents] == [
-        ("stuck", "not finished within 2.5 s; 1 calls were not sent"),
-        ("stuck", kept_there if kept else "1 calls were given up"),
+        ("stuck", "not finished within 9.99 s; 1 call was not sent"),
+        ("stuck", kept_there if kept else "1 call was given up"),
     ]
     assert stream.complete() == ["good", "stuck"]
+
+
+def test_a_backend_that_has_everything_and_is_late_to_close_lacks_no_calls(opened, incidents):
+    late = HangingAtEnd()
+    stream = opened(late=late)
+    put(stream, 0, x=1.0)
+    assert stream.flush(PATIENCE_S)
+    end, _ = closing(stream, PATIENCE_S)
+    assert late.inside.wait(PATIENCE_S)
+    stream._tell_unsent(complete=False, timeout_s=9.992237)  # as if the deadline had come here
+    late.let_go.set()
+    end.join(PATIENCE_S)
+    assert [(one.where, one.message) for one in incidents] == [("late", "not finished within 9.99 s")]
 
 
 def test_a_full_queue_drops_the_oldest_and_says_so(opened, incidents):

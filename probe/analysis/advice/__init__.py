@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from probe.analysis.advice.advice import Advice, Suggestion, advise
-from probe.analysis.advice.patching import overrides, patch
+from probe.analysis.advice.patching import Patched, overrides, patch, patched
 
-__all__ = ["Advice", "Suggestion", "advise", "overrides", "patch"]
+__all__ = ["Advice", "Patched", "Suggestion", "advise", "overrides", "patch", "patched"]

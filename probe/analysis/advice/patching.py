@@ -6,11 +6,51 @@ import ast
 import difflib
 import json
 import re
-from collections.abc import Mapping
-from pathlib import PurePath
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple, cast
 
+from probe.analysis.advice.patching_scripts import with_override
 from probe.errors import InputError
+
+#: What Windows' editors put before a text in UTF-8. Neither YAML nor Python has it among its letters.
+_MARK: Final = "\ufeff"
+
+
+class NoPlaceError(InputError):
+    """A setting has no place in a file in which it could be changed safely."""
+
+    def __init__(self, name: str, path: str, why: str, setting: str) -> None:
+        super().__init__(f"config: {name} {why} in {path}; set it by hand: {setting}")
+        self.why = why
+
+
+class ByHand(NamedTuple):
+    """A setting that a patch lacks.
+
+    Attributes:
+        key: Dotted.
+        value: That it is to have.
+        setting: The same as it stands in a file of that kind.
+        why: It has no place in the file, or with which other setting it belongs, in words.
+    """
+
+    key: str
+    value: Any
+    setting: str
+    why: str
+
+
+class Patched(NamedTuple):
+    """What can be changed in a file, and what can't.
+
+    Attributes:
+        patch: As of :func:`patch`; "" where nothing changes.
+        by_hand: The settings that it lacks.
+    """
+
+    patch: str
+    by_hand: tuple[ByHand, ...]
 
 
 def patch(path: str, text: str, values: Mapping[str, Any]) -> str:
@@ -19,22 +59,46 @@ def patch(path: str, text: str, values: Mapping[str, Any]) -> str:
     Args:
         path: Of the file: ``.yaml`` and ``.yml`` are read as YAML, ``.py`` as Python whose calls and assignments name
             the settings, anything else as text with overrides of Hydra's, ``key=value``.
-        text: What is in it.
+        text: What is in it, its line ends as they are.
         values: By dotted key.
 
     Returns:
         What ``patch -p1`` and ``git apply`` understand; "" where nothing changes.
 
     Raises:
-        InputError: The file can't be read so, or a key has no place in it.
+        NoPlaceError: A key has no place in it.
+        InputError: The file can't be read so.
     """
-    changed = edited(path, text, values)
-    before, after = text.splitlines(keepends=True), changed.splitlines(keepends=True)
-    name = path.lstrip("/")
-    made: list[str] = []
-    for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
-        made.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
-    return "".join(made)
+    return _diff(path, text, edited(path, text, values))
+
+
+def patched(path: str, text: str, together: Sequence[Mapping[str, Any]]) -> Patched:
+    """A unified diff of a file under which those settings are changed that have a place in it.
+
+    Args:
+        path: Of the file; its ending says what it is, see :func:`patch`.
+        text: What is in it, its line ends as they are.
+        together: Settings by dotted key. Those that stand in one of the mappings are changed all or none.
+
+    Raises:
+        InputError: The file can't be read so.
+    """
+    made = edited(path, text, {})
+    by_hand: list[ByHand] = []
+    for values in together:
+        tried, why = made, {}
+        for key, value in values.items():
+            try:
+                tried = edited(path, tried, {key: value})
+            except NoPlaceError as error:
+                why[key] = f"{error.why} in the file"
+        if not why:
+            made = tried
+            continue
+        for key, value in values.items():
+            told = why.get(key, f"goes with {', '.join(why)}")
+            by_hand.append(ByHand(key, value, _setting(path, key, value), told))
+    return Patched(_diff(path, text, made), tuple(by_hand))
 
 
 def edited(path: str, text: str, values: Mapping[str, Any]) -> str:
@@ -46,23 +110,23 @@ def edited(path: str, text: str, values: Mapping[str, Any]) -> str:
         values: By dotted key.
 
     Raises:
-        InputError: The file can't be read so, or a key has no place in it.
+        NoPlaceError: A key has no place in it.
+        InputError: The file can't be read so.
 
     >>> edited("a.yaml", "actor:\\n  cap: 5  # tokens\\n", {"actor.cap": 7})
     'actor:\\n  cap: 7  # tokens\\n'
     """
-    ending = PurePath(path).suffix.lower()
-    if ending in (".yaml", ".yml"):
-        for key, value in values.items():
-            text = _in_yaml(path, text, key, value)
-        return text
-    if ending == ".py":
-        for key, value in values.items():
-            text = _in_python(path, text, key, value)
-        return text
+    mark = _MARK if text.startswith(_MARK) else ""
+    made = text.removeprefix(mark)
+    kind = _kind(path)
+    if kind == "yaml":
+        _mapping(path, made)
+    elif kind == "python":
+        _tree(path, made)
+    change = {"yaml": _in_yaml, "python": _in_python, "overrides": _in_overrides}[kind]
     for key, value in values.items():
-        text = _in_overrides(path, text, key, value)
-    return text
+        made = change(path, made, key, value)
+    return mark + made
 
 
 def overrides(values: Mapping[str, Any]) -> list[str]:
@@ -77,14 +141,44 @@ def overrides(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={_yaml_value(value)}" for key, value in values.items()]
 
 
+def _kind(path: str) -> str:
+    ending = PurePath(path).suffix.lower()
+    return "yaml" if ending in (".yaml", ".yml") else "python" if ending == ".py" else "overrides"
+
+
+def _setting(path: str, key: str, value: Any) -> str:
+    """A setting as it stands in a file of that kind."""
+    kind = _kind(path)
+    if kind == "python":
+        return f"{key.rpartition('.')[2]}={value!r}"
+    return f"{key}: {_yaml_value(value)}" if kind == "yaml" else overrides({key: value})[0]
+
+
 def _yaml_value(value: Any) -> str:
     return json.dumps(value)
+
+
+def _diff(path: str, before: str, after: str) -> str:
+    """A unified diff. Only a line feed ends a line: so do those who apply it count."""
+    place = Path(path)
+    name = (place.resolve() if ".." in place.parts else place).as_posix().lstrip("/")
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    made: list[str] = []
+    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
+        made.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(made)
+
+
+def _line_end(text: str) -> str:
+    """How the lines of a text end."""
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 # ------------------------------------------------------------------------------------------------------------ YAML
 
 
-def _in_yaml(path: str, text: str, key: str, value: Any) -> str:
+def _mapping(path: str, text: str) -> Any:
+    """The mapping at the top of a file."""
     import yaml
 
     try:
@@ -93,47 +187,58 @@ def _in_yaml(path: str, text: str, key: str, value: Any) -> str:
         raise InputError(f"config: {path} isn't one YAML document: {error}") from error
     if not isinstance(root, yaml.MappingNode):
         raise InputError(f"config: {path} has no mapping (key: value) at its top level, expected a YAML mapping")
-    found, rest, inner = _place(root, key)
+    return root
+
+
+def _in_yaml(path: str, text: str, key: str, value: Any) -> str:
+    import yaml
+
+    found, rest, inner = _place(path, _mapping(path, text), key, value)
     if rest:
-        made = _inserted(path, text, inner, rest, value)
+        made = _inserted(path, text, inner, rest, key, value)
     else:
         begin, end = found.start_mark.index, found.end_mark.index
         anchor = re.search(r"\*\s*[\w-]+$", text[:end]) if text[begin : begin + 1] == "&" else None
         if anchor or not isinstance(found, yaml.ScalarNode) or text[begin:end].startswith(("&", "*", "|", ">")):
-            raise InputError(f"config: {key} in {path} isn't a plain value; change it by hand to {_yaml_value(value)}")
+            raise _unplaced(path, key, "isn't a plain value", value)
         made = text[:begin] + _yaml_value(value) + text[end:]
     _check_yaml(path, text, made, key, value)
     return made
 
 
-def _place(node: Any, key: str) -> tuple[Any, list[str], Any]:
+def _unplaced(path: str, key: str, why: str, value: Any) -> NoPlaceError:
+    return NoPlaceError(key, path, why, _setting(path, key, value))
+
+
+def _place(path: str, node: Any, key: str, value: Any) -> tuple[Any, list[str], Any]:
     """The node of a dotted key; where it isn't there, the parts that are lacking, and the mapping that lacks them."""
     import yaml
 
-    for own, value in node.value:  # a key that has dots of its own
+    for own, inside in node.value:  # a key that has dots of its own
         if own.value == key:
-            return value, [], node
+            return inside, [], node
     parts = key.split(".")
     for at, part in enumerate(parts):
         if not isinstance(node, yaml.MappingNode):
-            raise InputError(f"config: {'.'.join(parts[:at])} isn't a mapping, so {key} can't be set; set it by hand")
-        inside = [value for own, value in node.value if own.value == part]
-        if not inside:
+            raise _unplaced(path, key, f"has no place, since {'.'.join(parts[:at])} isn't a mapping", value)
+        nodes = [one for own, one in node.value if own.value == part]
+        if not nodes:
             return None, parts[at:], node
-        inner, node = node, inside[-1]
+        inner, node = node, nodes[-1]
     return node, [], inner
 
 
-def _inserted(path: str, text: str, mapping: Any, parts: list[str], value: Any) -> str:
+def _inserted(path: str, text: str, mapping: Any, parts: list[str], key: str, value: Any) -> str:
     """The text with new lines before the first key of a mapping in block style, as far in as that is."""
     if mapping.flow_style or not mapping.value:
-        raise InputError(f"config: {'.'.join(parts)} isn't in {path}; add it by hand with {_yaml_value(value)}")
+        raise _unplaced(path, key, "isn't", value)
     first = mapping.value[0][0].start_mark
     line = text.rfind("\n", 0, first.index) + 1
     if text[line : first.index].strip():
-        raise InputError(f"config: {'.'.join(parts)} isn't in {path}; add it by hand with {_yaml_value(value)}")
+        raise _unplaced(path, key, "isn't", value)
     lines = [f"{' ' * (first.column + 2 * at)}{part}:" for at, part in enumerate(parts)]
-    added = "\n".join(lines) + f" {_yaml_value(value)}\n"
+    end = _line_end(text)
+    added = end.join(lines) + f" {_yaml_value(value)}{end}"
     return text[:line] + added + text[line:]
 
 
@@ -144,18 +249,14 @@ def _check_yaml(path: str, before: str, after: str, key: str, value: Any) -> Non
     try:
         old, new = (yaml.safe_load(one) for one in (before, after))
     except yaml.YAMLError as error:
-        raise InputError(
-            f"config: {path} uses YAML that can't be changed safely; set {key} by hand: {error}"
-        ) from error
+        raise _unplaced(path, key, "can't be changed safely", value) from error
     where = old
     parts = [key] if key in old else key.split(".")
     for part in parts[:-1]:
         where = where.setdefault(part, {})
     where[parts[-1]] = value
     if old != new:
-        raise InputError(
-            f"config: a new {key} in {path} would change other values too; set it by hand to {_yaml_value(value)}"
-        )
+        raise _unplaced(path, key, "shares its value with others", value)
 
 
 # ---------------------------------------------------------------------------------------------------------- Python
@@ -165,12 +266,16 @@ _CUTTERS: Final = ("rearrange_micro_batches", "prepare_dynamic_batch", "micro_ba
 _ARGUMENTS: Final = ("balance", "strict")
 
 
+def _tree(path: str, text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"config: {path} isn't Python: {error}") from error
+
+
 def _in_python(path: str, text: str, key: str, value: Any) -> str:
     """The literal that a keyword argument, an entry of a dict or an assignment of that name has."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise InputError(f"config: {path} isn't Python: {error}") from error
+    tree = _tree(path, text)
     name = key.rpartition(".")[2]
     found: list[ast.expr] = []
     calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and _called(one) in _CUTTERS]
@@ -189,7 +294,7 @@ def _in_python(path: str, text: str, key: str, value: Any) -> str:
             found += [node.value for one in targets if isinstance(one, ast.Name) and one.id == name]
     if len(found) != 1 or not isinstance(found[0], ast.Constant):
         what = "isn't" if not found else "appears more than once" if len(found) > 1 else "isn't a plain value"
-        raise InputError(f"config: {name} {what} in {path}; set it by hand to {value!r}")
+        raise NoPlaceError(name, path, what, _setting(path, name, value))
     begin, end = _bytes_of(text, found[0])
     raw = text.encode()
     return (raw[:begin] + repr(value).encode() + raw[end:]).decode()
@@ -204,7 +309,7 @@ def _called(call: ast.Call) -> str:
 def _bytes_of(text: str, node: ast.expr | ast.keyword) -> tuple[int, int]:
     """Where a node begins and ends, in bytes of UTF-8."""
     starts = [0]
-    for line in text.splitlines(keepends=True):
+    for line in re.findall(r"[^\r\n]*(?:\r\n|\r|\n)", text):  # no other letter ends a line of Python's
         starts.append(starts[-1] + len(line.encode()))
     begin = starts[node.lineno - 1] + node.col_offset
     return begin, starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
@@ -224,7 +329,7 @@ def _with_argument(path: str, text: str, call: ast.Call, name: str, value: Any) 
     before = [ast.dump(one) for one in given]
     now = [ast.dump(one) for each in after for one in (*each.args, *each.keywords)]
     if sorted(now) != sorted([*before, wanted]):
-        raise InputError(f"config: {name} isn't in {path}; add the argument {name}={value!r} by hand")
+        raise NoPlaceError(name, path, "isn't", _setting(path, name, value))
     return made
 
 
@@ -232,9 +337,7 @@ def _with_argument(path: str, text: str, call: ast.Call, name: str, value: Any) 
 
 
 def _in_overrides(path: str, text: str, key: str, value: Any) -> str:
-    pattern = re.compile(rf"(?<![\w.])(\+{{0,2}}{re.escape(key)}=)(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\\"';#]+)")
-    found = pattern.findall(text)
-    if len(found) != 1:
-        what = "isn't" if not found else "appears more than once"
-        raise InputError(f"config: {key} {what} in {path}; add the override {overrides({key: value})[0]}")
-    return pattern.sub(lambda match: match[1] + _yaml_value(value), text)
+    made, why = with_override(text, key, _yaml_value(value))
+    if why:
+        raise _unplaced(path, key, why, value)
+    return made

@@ -122,12 +122,19 @@ class Advice:
         """What all suggestions set, by dotted key; of two that set one key the one with the larger gain, and nothing of
         what another switches off.
         """
+        return {key: value for one in self.together for key, value in one.items()}
+
+    @property
+    def together(self) -> list[dict[str, Any]]:
+        """The same, by suggestion: the settings of one were replayed together, and are to be changed together."""
         found: dict[str, Any] = {}
+        kept: list[dict[str, Any]] = []
         for one in self.suggestions:
             off = tuple(key.removesuffix("enabled") for key, value in found.items() if _switched_off(key, value))
-            if not any(key in found or (off and key.startswith(off)) for key in one.values):
+            if one.values and not any(key in found or (off and key.startswith(off)) for key in one.values):
                 found |= one.values
-        return found
+                kept.append(one.values)
+        return kept
 
     @property
     def binding(self) -> MemoryModel | None:
