@@ -106,7 +106,7 @@ def _of_others(root: Path, rollouts: str | os.PathLike[str] | None, tell: Callab
     """The run that is made of what others wrote at ``root``; None where there is nothing of theirs."""
     from probe.runs.foreign import read, readable_below
 
-    places = readable_below(root) if root.is_dir() else [root]
+    places = readable_below(root, DEEPEST) if root.is_dir() else [root]
     chosen = max(places, key=lambda one: one.stat().st_mtime_ns, default=None)
     made = None if chosen is None else read(chosen, None if rollouts is None else Path(rollouts))
     if made is not None and tell is not None:
@@ -139,10 +139,10 @@ def runs_below(text: str, *, argument: str = "path") -> list[str]:
 
 
 def _all_of_others(root: Path) -> list[str]:
-    """The runs that are made of what others wrote at ``root`` and one level below."""
+    """The runs that are made of what others wrote at ``root`` and below it."""
     from probe.runs.foreign import read, readable_below
 
-    return [str(made) for one in readable_below(root) if (made := read(one)) is not None]
+    return [str(made) for one in readable_below(root, DEEPEST) if (made := read(one)) is not None]
 
 
 def _shown(text: str) -> str:

@@ -138,6 +138,66 @@ def test_7_tensorboard_s_directory_is_opened_by_its_own_reader(tmp_path: Path) -
         assert run.memory.empty
 
 
+def written(directory: Path, steps: int = 2) -> Path:
+    """Event files as SummaryWriter leaves them."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(directory))
+    for step in range(1, steps + 1):
+        values = [Summary.Value(tag="train/loss", simple_value=1 / step)]
+        writer.add_event(Event(step=step, wall_time=1e9 + step, summary=Summary(value=values)))
+    writer.close()
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("given", "inside"),
+    [
+        ("tensorboard_log", "gsm8k/grpo"),  # verl's: <project>/<experiment>
+        ("outputs/grpo", "runs/Nov28_10-00-00_node1"),  # of an output_dir of TRL's and Transformers' trainers
+        ("outputs", "grpo/runs/Nov28_10-00-00_node1"),
+        (".", "lightning_logs/version_0"),
+    ],
+)
+def test_7_the_commands_find_event_files_as_deep_as_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, given: str, inside: str
+) -> None:
+    place = tmp_path / "work" / given
+    written(place / inside)
+    written(place / inside / "hparams")  # of that training, not one of its own
+    written(place / ".hidden")
+    (place / "notes.txt").write_text("ours")
+    monkeypatch.chdir(tmp_path / "work")
+    assert main(["findings", given]) == 0
+    assert f"{place.resolve() / inside} was not written by probe" in capsys.readouterr().err
+    assert main(["sql", given, "select count(*) as n from scalars", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"n": 2}]
+    assert main(["list", given, "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (listed["experiment"], listed["error"]) == (inside.rpartition("/")[2], None)
+
+
+def test_7_nothing_is_found_deeper_than_said_and_a_link_is_no_second_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    deep = written(tmp_path / "work" / "a" / "b" / "c" / "d")
+    assert main(["findings", str(tmp_path / "work")]) == 2
+    assert "nor up to 3 directories below" in capsys.readouterr().err
+    assert main(["findings", str(tmp_path / "work" / "a")]) == 0
+    two = [verl_log(tmp_path / "work" / "a" / "b" / "c" / name) for name in ("one.jsonl", "two.jsonl")]
+    (tmp_path / "work" / "latest").symlink_to(deep.parent)
+    found = reading.readable_below(tmp_path / "work", 4)
+    assert sorted(one.resolve() for one in found) == sorted([*two, deep])
+    assert found[0].parent.name == "latest"  # the upper ones first
+    monkeypatch.setattr(reading, "_LOOKED", 3)
+    with pytest.raises(
+        RunNotFoundError, match="more than 3 files and directories, expected a directory nearer the log"
+    ):
+        probe.open(tmp_path / "work")
+
+
 def test_7_files_are_read_again_only_where_they_have_changed_and_what_is_none_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from probe.errors import RunNotFoundError
 from probe.records import Process, Row
 from probe.runs import row_types
 from probe.runs.foreign import tensorboard_files, trainer_state, verl_files
@@ -26,8 +27,9 @@ _PROCESS: Final = "driver"
 #: Grows when the readers make other rows of the same files: what an older probe has made isn't taken for theirs.
 _READERS: Final = 2
 
-#: Entries of a directory that are looked into.
+#: Entries of a directory that are looked into, and of all directories below one.
 _MOST: Final = 1000
+_LOOKED: Final = 50_000
 
 #: Rows that are written at once.
 _TOGETHER: Final = 10_000
@@ -87,16 +89,48 @@ def _told(path: Path, found: Found) -> Read:
     return Read("verl's rollout dumps", begun_ns=wall_clock(min(one.stat().st_mtime_ns for one in found.dumps)))
 
 
-def readable_below(directory: Path) -> list[Path]:
-    """What :func:`read` knows in a directory: its entries, or the directory itself.
+def readable_below(directory: Path, deepest: int) -> list[Path]:
+    """What :func:`read` knows at a directory or below it, the upper ones first.
+
+    Names that begin with a dot are passed over, and so is what is below something readable.
 
     Args:
-        directory: That is looked into, one level deep.
+        directory: That is looked into.
+        deepest: How many directories down.
+
+    Raises:
+        RunNotFoundError: It holds too much to look through.
     """
-    if _is_readable(directory):
-        return [directory]
-    entries = sorted(one for one in directory.iterdir() if not one.name.startswith("."))[:_MOST]
-    return [one for one in entries if _is_readable(one)]
+    found: list[Path] = []
+    level, seen, looked = [directory], set[Path](), 0
+    for depth in range(deepest + 1):
+        deeper: list[Path] = []
+        for place in level:
+            if place.resolve() in seen:
+                continue  # a link to one of the others
+            seen.add(place.resolve())
+            if _is_readable(place):
+                found.append(place)
+                continue
+            entries = _entries(place)
+            looked += len(entries)
+            if looked > _LOOKED:
+                raise RunNotFoundError(
+                    f"path: {str(directory)!r} holds more than {_LOOKED:,} files and directories, "
+                    "expected a directory nearer the log"
+                )
+            found += [one for one in entries if one.is_file() and _is_readable(one)]
+            deeper += [one for one in entries if depth < deepest and one.is_dir()]
+        level = deeper
+    return found
+
+
+def _entries(directory: Path) -> list[Path]:
+    """What is in a directory, sorted; nothing of somebody else's."""
+    try:
+        return sorted(one for one in directory.iterdir() if not one.name.startswith("."))[:_MOST]
+    except PermissionError:
+        return []
 
 
 def _is_readable(path: Path) -> bool:
