@@ -127,7 +127,7 @@ class Layout:
     def __init__(self, lengths: Array | None, inside: list[Array] | Array | None) -> None:
         self._inside = inside
         if lengths is None:
-            lengths = np.array([int(one.sum()) for one in inside] if inside is not None else [], np.int64)
+            lengths = np.array([], np.int64) if inside is None else _counted(inside)
         self.lengths: Array = np.maximum(np.asarray(lengths).astype(np.int64).reshape(-1), 0)
         self.tokens = int(self.lengths.sum())
         self.row_of: Array = np.repeat(np.arange(len(self.lengths)), self.lengths)
@@ -175,6 +175,13 @@ class Layout:
         if isinstance(self._inside, list):
             return None
         return self._inside[which]
+
+
+def _counted(inside: list[Array] | Array) -> Array:
+    """How many entries of each row are response tokens."""
+    if isinstance(inside, list):
+        return np.array([np.count_nonzero(one) for one in inside], np.int64)
+    return np.asarray(np.count_nonzero(inside.reshape(len(inside), -1), axis=1))
 
 
 def ready(waiting: Sequence[Any]) -> Callable[[], bool] | None:

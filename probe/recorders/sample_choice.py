@@ -4,11 +4,14 @@ An answer with NaN comes first (up to a quarter of the places), then the worst (
 difference between the log-probabilities of rollout and training at one token, and the largest in the mean of an answer;
 where these aren't known the lowest reward), the longest (an eighth), answers without advantage (an eighth), and answers
 drawn at random. The draw depends on the step and the size of the batch alone, and takes nothing from any generator of
-the training.
+the training. Answers that must be kept, because their tokens are, take places of drawn ones: those among them that were
+drawn themselves leave the drawn ones a fair draw from all that weren't chosen by what they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,13 +38,14 @@ class Seen(NamedTuple):
     no_advantage: Array
 
 
-def chosen(seen: Seen, places: int, step: int | None) -> dict[int, str]:
+def chosen(seen: Seen, places: int, step: int | None, held: Mapping[int, str] = MappingProxyType({})) -> dict[int, str]:
     """Which answers are kept, and why.
 
     Args:
         seen: Of all answers.
         places: How many may be kept.
         step: That they are of.
+        held: Answers that must be among them, at most as many as there are places, with their reasons.
 
     Returns:
         The reason by the answer's place in the batch, in rising order of places; "all" where every one is kept.
@@ -59,10 +63,12 @@ def chosen(seen: Seen, places: int, step: int | None) -> dict[int, str]:
         score = np.where(np.isnan(scores[reason]), -np.inf, scores[reason])
         score[list(found)] = -np.inf
         least = -np.inf if reason in ("worst", "longest") else 0
-        order = np.argsort(-score, kind="stable")[: int(places * part)]
+        order = np.argsort(-score, kind="stable")[: min(int(places * part), places - len(held) - len(found))]
         found.update(dict.fromkeys(order[score[order] > least].tolist(), reason))
+    found = {**held, **found}
     left = [at for at in range(count) if at not in found]
-    drawing = np.random.Generator(np.random.PCG64([0 if step is None else abs(int(step)), count]))
+    # By the number of held ones too, so that it doesn't hang together with theirs.
+    drawing = np.random.Generator(np.random.PCG64([0 if step is None else abs(int(step)), count, len(held)]))
     drawn = drawing.choice(len(left), size=min(places - len(found), len(left)), replace=False)
     found.update({left[at]: "random" for at in drawn.tolist()})
     return dict(sorted(found.items()))

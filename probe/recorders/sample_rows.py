@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +17,8 @@ from probe.recorders.rollout_rows import Answers, Times, rollouts
 from probe.recorders.sample_arrays import Array, Layout, Taken
 from probe.recorders.sample_choice import Seen, chosen
 from probe.recorders.sample_fates import OF_ANSWERS, Given, Passes, counts, dropped_codes, fates
-from probe.recorders.token_identity import identity
+from probe.recorders.token_identity import compared_answers, identity
 from probe.records import FATES, NOT_KNOWN, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
-from probe.same_tokens import compared
 
 #: Arrays of a token block, in their order, with how they are kept.
 BLOCK_ARRAYS: Final = {
@@ -189,17 +189,29 @@ class _Batch:
         return found if rewards is None else found + np.isnan(rewards)
 
     @cached_property
-    def equal(self) -> Array | None:
-        """Which answers are of a group whose rewards are all equal; None where groups or rewards aren't known."""
-        groups, rewards = self.told.groups, self.number("rewards")
-        if groups is None or rewards is None:
+    def groups(self) -> Array | None:
+        """A number for the group of each answer, one without a name stands alone, int64 (n,); None where groups aren't
+        known.
+        """
+        if self.told.groups is None or not any(self.told.groups):
             return None
-        _, of = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
-        kinds = int(of.max(initial=-1)) + 1
+        number: dict[str | int, int] = {}
+        names = enumerate(self.told.groups)
+        return np.array([number.setdefault(name or at, len(number)) for at, name in names], np.int64)
+
+    @cached_property
+    def equal(self) -> Array | None:
+        """Which answers are of a group of two or more whose rewards are all equal; None where groups or rewards aren't
+        known.
+        """
+        rewards = self.number("rewards")
+        if self.groups is None or rewards is None:
+            return None
+        kinds = int(self.groups.max(initial=-1)) + 1
         low, high = np.full(kinds, np.inf), np.full(kinds, -np.inf)
-        np.minimum.at(low, of, rewards)
-        np.maximum.at(high, of, rewards)
-        return np.asarray(low == high)[of]
+        np.minimum.at(low, self.groups, rewards)
+        np.maximum.at(high, self.groups, rewards)
+        return np.asarray((low == high) & (np.bincount(self.groups, minlength=kinds) > 1))[self.groups]
 
     @cached_property
     def loss_tokens(self) -> Array | None:
@@ -235,24 +247,33 @@ def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[
     Args:
         told: What was told.
         kept: Answers that get a row, at most.
-        blocks: Answers whose tokens are kept, at most.
+        blocks: Answers whose tokens are kept, at most; each of them gets a row too.
         block_bytes: What these may take together.
 
     Returns:
         Its fates, what each replica did, whether what is trained was sampled, whether what isn't trained moves a
         baseline, then the answers, then the blocks.
     """
-    batch = _Batch(told)
-    no_advantage = batch.counts[:, FATES.index("no_advantage")]
-    seen = Seen(batch.nan, batch.worst(), batch.layout.lengths, no_advantage)
-    answers = chosen(seen, kept, told.step)
-    few = list(_blocks(batch, chosen(seen, blocks, told.step), block_bytes))
-    of_all: list[Row] = [*_fates(batch, len(answers), len(few)), *_rollouts(batch)]
-    of_all += [*_identity(batch), *_baselines(batch)]
-    rows: list[Row] = [*of_all, *_samples(batch, answers), *few]
+    # NaN and infinities are what is looked for: where warnings are errors they would take the batch's rows with them.
+    with np.errstate(invalid="ignore", over="ignore"):
+        rows = list(_rows(_Batch(told), kept, min(blocks, kept), block_bytes))
     for row in rows:
         row.step = told.step
     return rows
+
+
+def _rows(batch: _Batch, kept: int, blocks: int, block_bytes: int) -> Iterator[Row]:
+    no_advantage, step = batch.counts[:, FATES.index("no_advantage")], batch.told.step
+    seen = Seen(batch.nan, batch.worst(), batch.layout.lengths, no_advantage)
+    with_block = chosen(seen, blocks, step)  # drawn from all, and not from those with a row: means are weighted by that
+    answers = chosen(seen, kept, step, with_block)
+    few = list(_blocks(batch, with_block, block_bytes))
+    yield from _fates(batch, len(answers), len(few))
+    yield from _rollouts(batch)
+    yield from _identity(batch)
+    yield from _baselines(batch)
+    yield from _samples(batch, answers)
+    yield from few
 
 
 def _rollouts(batch: _Batch) -> Iterator[Rollout]:
@@ -275,14 +296,8 @@ def _identity(batch: _Batch) -> Iterator[TokenIdentity]:
     ids, sampled = batch.layout.flat(told.arrays["response_ids"].rows()), told.arrays["sampled_ids"].rows()
     if ids is None or sampled is None or len(sampled) != told.answers or loss is None:
         return
-    words = _words(told)
-    places = [at for at, word in enumerate(words) if not word]
-    found = []
-    for at in places:
-        inside, drawn = _of(batch, at), sampled[at]
-        counted = loss[inside]
-        theirs = drawn[drawn >= 0].tolist()
-        found.append(compared(ids[inside].tolist(), counted.tolist(), theirs, parts=not counted.all()))
+    places = [at for at, word in enumerate(_words(told)) if not word]
+    found = compared_answers(batch.layout, ids, loss, sampled, places)
     uids = None if told.uids is None else [told.uids[at] for at in places]
     yield identity(found, places, told.batch_id, told.source, uids, keeps_ids=told.keeps_ids)
 
@@ -426,7 +441,7 @@ def _floats(values: Array) -> list[float | None]:
 
 
 def _wholes(values: Array | None, at: Array) -> list[int | None]:
-    return [None] * len(at) if values is None else [None if one is None else int(one) for one in _floats(values[at])]
+    return [None] * len(at) if values is None else [int(x) if math.isfinite(x) else None for x in values[at].tolist()]
 
 
 def _text(told: Told, name: str, at: int) -> str | None:
@@ -453,8 +468,8 @@ def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[To
     room, found = most_bytes, []
     for at, reason in sorted(kept.items(), key=lambda one: one[1] == "random"):
         inside = _of(batch, at)
-        with np.errstate(over="ignore"):  # what is too large for half precision becomes an infinity
-            raw = b"".join(held[name][inside].astype("<" + BLOCK_ARRAYS[name]).tobytes() for name in names)
+        # What is too large for half precision becomes an infinity.
+        raw = b"".join(held[name][inside].astype("<" + BLOCK_ARRAYS[name]).tobytes() for name in names)
         data = base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
         if len(data) > room:
             continue

@@ -5,11 +5,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
+from probe.recorders.sample_arrays import Array, Layout
 from probe.records import TokenIdentity
-from probe.same_tokens import Compared
+from probe.same_tokens import Compared, compared
 
 #: Changed answers of a batch that are named, at most.
 NAMED: Final = 64
+
+
+def compared_answers(
+    layout: Layout, ids: Array, counted: Array, sampled: list[Array] | Array, places: Sequence[int]
+) -> list[Compared]:
+    """Compare answers of a batch. Those that are plainly the same are found all at once.
+
+    Args:
+        layout: Of the batch.
+        ids: Of its response tokens, (tokens,).
+        counted: Of each whether the loss counts it, bool (tokens,).
+        sampled: Ids as the engine sampled them, of each answer; a negative one is none.
+        places: Which answers.
+    """
+    ids, (drawn, drawn_of) = ids.astype(np.int64, copy=False), _flat(sampled)
+    many = np.bincount(drawn_of, minlength=len(layout.lengths))
+    inside = np.bincount(layout.row_of[counted], minlength=len(layout.lengths))
+    same = _begins_alike(ids[counted], inside, drawn, many)
+    # As many sampled as response tokens, and some left out: whether each stands in its place is to be looked at.
+    same &= (inside == layout.lengths) | (many != layout.lengths)
+    begins = np.cumsum(many) - many
+    found = []
+    for at in places:
+        if same[at]:
+            found.append(Compared(int(inside[at]), int(many[at])))
+            continue
+        here = slice(layout.begins[at], layout.begins[at] + layout.lengths[at])
+        theirs = drawn[begins[at] : begins[at] + many[at]].tolist()
+        parts = bool(inside[at] < layout.lengths[at])
+        found.append(compared(ids[here].tolist(), counted[here].tolist(), theirs, parts=parts))
+    return found
+
+
+def _flat(sampled: list[Array] | Array) -> tuple[Array, Array]:
+    """Sampled ids one answer behind the other, and the answer of each."""
+    if isinstance(sampled, list):
+        ids, of = np.concatenate(sampled), np.repeat(np.arange(len(sampled)), [len(one) for one in sampled])
+    else:
+        ids, of = sampled.reshape(-1), np.repeat(np.arange(len(sampled)), sampled[:1].size)
+    held = ids >= 0
+    return ids[held].astype(np.int64, copy=False), of[held]  # an empty list among them makes floats of all
+
+
+def _begins_alike(trained: Array, inside: Array, drawn: Array, many: Array) -> Array:
+    """Whether the trained ids of each answer are the first of the sampled ones, bool (n,).
+
+    Args:
+        trained: One answer behind the other.
+        inside: How many each answer has, int64 (n,).
+        drawn: Likewise those that were sampled.
+        many: How many each answer has.
+    """
+    fits = inside <= many
+    of = np.repeat(np.arange(len(inside)), inside)
+    shift = (np.cumsum(many) - many) - (np.cumsum(inside) - inside)
+    at = np.arange(len(trained)) + shift[of]
+    held = fits[of]
+    other = of[held][trained[held] != drawn[at[held]]]
+    fits[other] = False
+    return fits
 
 
 def identity(

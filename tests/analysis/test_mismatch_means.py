@@ -117,3 +117,30 @@ def test_where_nobody_stands_for_the_others_all_that_is_kept_counts() -> None:
     found = Mismatch(Tokens(rows))
     assert found.measures.tokens == 4
     assert found.measures.k1 == pytest.approx(-0.2)
+
+
+def test_15_1_stale_weights_are_named_in_batches_of_which_few_answers_have_a_row(tmp_path: Path) -> None:
+    drawing, answers = np.random.default_rng(31), 256
+    with probe.start("mismatch", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        for step in range(10):
+            stale = (np.arange(answers) % 2 == 1) & (step >= 4)
+            train = -drawing.exponential(1.5, (answers, 30))
+            off = np.where(stale, 0.2, 0.002)[:, None] * drawing.normal(size=train.shape)
+            with session.step(step):
+                probe.samples(
+                    [30] * answers,
+                    rollout_log_probs=train + off,
+                    log_probs=train,
+                    advantages=drawing.normal(size=answers),
+                    weight_versions=np.where(stale, step - 3, step),
+                    trainer_version=step,
+                    replicas=["one", "two"] * (answers // 2),
+                    clipped=False,
+                )
+    with Run(tmp_path / "run") as run:
+        tokens, found = gathered(run), run.mismatch()
+    assert tokens is not None
+    assert found is not None
+    assert {one.known["replica"] for one in tokens.answers} == {"one", "two"}
+    assert all(one.known["weight_version"] is not None for one in tokens.answers)
+    assert (found.judgement.cause, found.judgement.version, found.judgement.since) == ("stale", 1, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,7 +68,38 @@ def test_each_token_has_one_fate_the_first_that_applies():
     assert (fifth.dropped, fifth.passes) == ("untrained", 0)
     assert {row.step for row in rows} == {3}
     equal = {row.fate: row.equal_tokens for row in of(rows, TokenFate)}
-    assert equal == {"truncated": 4, "masked": 0, "no_advantage": 2, "clipped": 0, "carried": 0, "dropped": 1}
+    assert equal == {"truncated": 4, "masked": 0, "no_advantage": 2, "clipped": 0, "carried": 0, "dropped": 0}
+
+
+def test_15_8_an_answer_alone_in_its_group_has_no_equal_rewards():
+    told = {"rewards": [1.0, 0.5, 0.5, 1.0], "advantages": [0.2, 0.0, 0.0, -0.1], "clipped": False}
+    for groups, equal in [("abcd", {0}), ("abbc", {0, 5}), (["", "", "", "c"], {0}), ([""] * 4, {None})]:
+        rows = recorded(lambda named=list(groups): probe.samples([4, 2, 3, 1], groups=named, **told))
+        assert {row.equal_tokens for row in of(rows, TokenFate)} == equal, groups
+
+
+@pytest.mark.parametrize("infinite", [NAN, float("inf")])
+def test_15_2_nan_and_infinities_take_no_row_where_warnings_are_errors(infinite):
+    values = np.full((2, 4), infinite)
+    values[1, 1] = -1e300  # too large for half precision
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = recorded(
+            lambda: probe.samples(
+                [3, 4],
+                groups=["a", "a"],
+                rewards=[infinite, 1.0],
+                advantages=values,
+                log_probs=values,
+                rollout_log_probs=values,
+                entropies=values,
+                weight_versions=[infinite, 1],
+                clipped=False,
+            )
+        )
+    assert [row.row for row in of(rows, Sample)] == [0, 1]
+    assert len(of(rows, TokenBlock)) == 2
+    assert {row.equal_tokens for row in of(rows, TokenFate)} == {0}
 
 
 def test_what_is_not_known_is_a_fate_of_its_own():
