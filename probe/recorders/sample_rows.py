@@ -221,9 +221,14 @@ class _Batch:
         return np.bincount(self.layout.row_of[self.loss], minlength=self.told.answers)
 
     @cached_property
+    def advantages(self) -> _Stats | None:
+        """Of each answer."""
+        return self.stats(self.flat["advantages"])
+
+    @cached_property
     def advantage(self) -> Array | None:
         """The one advantage of each answer's counted tokens, float64 (n,); NaN where they have several, or none."""
-        stats = self.stats(self.flat["advantages"])
+        stats = self.advantages
         if stats is None:
             return None
         alike = stats.largest - stats.smallest <= 1e-6 * np.abs(stats.largest)
@@ -309,8 +314,8 @@ def _words(told: Told) -> list[str | None]:
 
 def _baselines(batch: _Batch) -> Iterator[GroupBaseline]:
     """Whether what failed or isn't trained moves the baseline of its group."""
-    told, rewards, advantages = batch.told, batch.number("rewards"), batch.advantage
-    if told.groups is None or rewards is None or advantages is None:
+    told, rewards = batch.told, batch.number("rewards")
+    if told.groups is None or rewards is None:
         return
     errors, inside = told.arrays["has_error"].array(), batch.loss_tokens
     failed = np.array([word == "failed" for word in _words(told)], dtype=bool)
@@ -319,6 +324,11 @@ def _baselines(batch: _Batch) -> Iterator[GroupBaseline]:
         failed |= errors
     if inside is not None:
         trained &= inside > 0
+    if trained.all() and not failed.any():  # mostly: there is nothing to say
+        return
+    advantages = batch.advantage
+    if advantages is None:
+        return
     known = Known(told.groups, rewards, advantages, failed, trained)
     row = baselines(known, told.batch_id, told.source)
     if row is not None:
@@ -386,14 +396,13 @@ def _numbers(batch: _Batch, at: Array) -> dict[str, list[Any]]:
     """Columns of rewards, and of what is told by token."""
     rewards = batch.number("rewards")
     found: dict[str, list[Any]] = {} if rewards is None else {"reward": rewards[at].tolist()}
-    for name, array, kinds in (
-        ("advantage", batch.flat["advantages"], ("mean", "smallest", "largest")),
-        ("rollout_log_prob", batch.flat["rollout_log_probs"], ("mean", "smallest")),
-        ("log_prob", batch.flat["log_probs"], ("mean", "smallest")),
-        ("entropy", batch.flat["entropies"], ("mean",)),
-        ("difference", batch.difference, ("mean",)),
+    for name, stats, kinds in (
+        ("advantage", batch.advantages, ("mean", "smallest", "largest")),
+        ("rollout_log_prob", batch.stats(batch.flat["rollout_log_probs"]), ("mean", "smallest")),
+        ("log_prob", batch.stats(batch.flat["log_probs"]), ("mean", "smallest")),
+        ("entropy", batch.stats(batch.flat["entropies"]), ("mean",)),
+        ("difference", batch.stats(batch.difference), ("mean",)),
     ):
-        stats = batch.stats(array)
         if stats is not None:
             found |= {f"{name}_{kind}": _floats(getattr(stats, kind)[at]) for kind in kinds}
     largest = batch.largest_difference
