@@ -34,16 +34,13 @@ def compared_answers(
     # As many sampled as response tokens, and some left out: whether each stands in its place is to be looked at.
     same &= (inside == layout.lengths) | (many != layout.lengths)
     begins = np.cumsum(many) - many
-    found = []
-    for at in places:
-        if same[at]:
-            found.append(Compared(int(inside[at]), int(many[at])))
-            continue
+    found = [Compared(*both) for both in zip(inside.tolist(), many.tolist(), strict=True)]
+    for at in np.flatnonzero(~same).tolist():
         here = slice(layout.begins[at], layout.begins[at] + layout.lengths[at])
         theirs = drawn[begins[at] : begins[at] + many[at]].tolist()
         parts = bool(inside[at] < layout.lengths[at])
-        found.append(compared(ids[here].tolist(), counted[here].tolist(), theirs, parts=parts))
-    return found
+        found[at] = compared(ids[here].tolist(), counted[here].tolist(), theirs, parts=parts)
+    return [found[at] for at in places]
 
 
 def _flat(sampled: list[Array] | Array) -> tuple[Array, Array]:
