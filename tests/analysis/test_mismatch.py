@@ -111,6 +111,34 @@ def test_4_a_row_that_is_shifted_is_told_from_one_that_was_cut_otherwise() -> No
     assert abs(int(found.since[1]) - 8) <= 1
 
 
+def cut(drawing: np.random.Generator, tokens: int, at: int, noise: float = 0.0) -> Answer:
+    """An answer whose text goes on with other tokens from a position on: they agree by chance alone."""
+    train = -drawing.exponential(2.0, tokens) - 0.02
+    rollout = train + noise * drawing.normal(size=tokens)
+    rollout[at:] = -drawing.exponential(2.0, tokens - at) - 0.02
+    rollout[at] = train[at] - 0.3  # the first one differs by less than tokens that are far off
+    return Answer(rollout, train, np.ones(tokens))
+
+
+@pytest.mark.parametrize(("at", "tokens"), [(12, 40), (28, 60), (120, 200), (700, 1200)])
+def test_4_the_position_from_which_the_text_is_another_is_exact_without_noise(at: int, tokens: int) -> None:
+    drawing = np.random.default_rng(at)
+    rows = Tokens([cut(drawing, tokens, at) for _ in range(20)])
+    found = patterns.moved(rows, rows.compared)
+    assert found.since.tolist() == [at] * 20
+    assert found.by.tolist() == [0] * 20
+    assert found.again.all()
+
+
+@pytest.mark.parametrize("at", [28, 120])
+def test_4_noise_moves_the_position_by_a_few_tokens_at_most(at: int) -> None:
+    drawing = np.random.default_rng(at)
+    rows = Tokens([cut(drawing, 2 * at, at, noise=0.05) for _ in range(40)])
+    found = patterns.moved(rows, rows.compared)
+    assert np.abs(found.since - at).max() <= 4
+    assert (found.since == at).mean() >= 0.9
+
+
 @pytest.mark.parametrize("temperature", [0.8, 1.25])
 def test_4_a_temperature_is_found_from_the_tokens_alone(temperature: float) -> None:
     drawing = np.random.default_rng(5)
@@ -156,6 +184,8 @@ def test_4_stale_weights_are_named_with_their_version_and_the_step_they_began_in
     old = [noisy(drawing, 30, 0.2, step=4 + at % 4, weight_version=2 + at % 4, rank=at % 2) for at in range(32)]
     judged = judge(Tokens([*fresh, *old]))
     assert (judged.cause, judged.version, judged.lag, judged.since) == ("stale", 2, 2, 4)
+    said = "Since step 4 the rollout samples with weights up to 2 versions old: the oldest is version 2."
+    assert Mismatch(Tokens([*fresh, *old])).sentence.startswith(said)
 
 
 def from_step_4(drawing: np.random.Generator, told: Callable[[int], dict[str, int]]) -> Tokens:

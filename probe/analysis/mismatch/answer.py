@@ -312,7 +312,8 @@ def _of_weights(judged: Judgement) -> str:
         return "the rollout samples with other weights than those of the version it reports."
     if judged.version is None:
         return "the rollout samples with other weights than training has, perhaps old ones."
-    return f"the rollout samples with weights up to {judged.lag} versions old, the oldest {judged.version}."
+    old = f"{judged.lag} version{'' if judged.lag == 1 else 's'} old"
+    return f"the rollout samples with weights up to {old}: the oldest is version {judged.version}."
 
 
 def _shifted(by: int | None, of: str) -> str:

@@ -22,6 +22,8 @@ LOUD: Final = 0.05
 SHIFTS: Final = (1, -1, 2, -2, 3, -3)
 #: A shift explains a row where it leaves at most this share of its capped differences.
 LEFT: Final = 0.4
+#: A token is off where its numbers differ by more than this.
+OFF: Final = 0.5
 #: Tokens from one end of a row that must agree before, for it to have been cut otherwise from there on.
 BEFORE: Final = 2
 #: Tokens that a row must have for a shift to be told from chance.
@@ -157,19 +159,33 @@ def _best(usual: Array, train: Array, rollout: Array, compared: Array, by: int) 
 
 
 def _break(usual: Array, compared: Array) -> int:
-    """From which position on hardly any token agrees, where those before do; −1 where there is none."""
-    off = np.where(compared, usual > 0.5, False)
+    """From which position on hardly any token agrees, where those before do; −1 where there is none.
+
+    Of all such positions the one is taken that the fewest tokens contradict: those before it that are off, and those
+    after it that agree. Other tokens may agree by chance to within half, so that what is off is then judged by how
+    much the tokens before it differ.
+    """
     inside = np.flatnonzero(compared)
     if len(inside) < 2 * LEAST_TOKENS:
         return -1
-    of = off[inside].astype(float)
-    many = len(of)
+    sizes = usual[inside]
+    place = _fewest_misfits(sizes > OFF)
+    if place < 0:
+        return -1
+    finer = max(LOUD, 3 * float(np.quantile(sizes[:place], 0.8)))
+    nearer = _fewest_misfits(sizes > finer) if finer < OFF else -1
+    return int(inside[nearer if nearer >= 0 else place])
+
+
+def _fewest_misfits(off: Array) -> int:
+    """The place that divides flags best into few before it and many from it on; −1 where none divides them well."""
+    many = len(off)
     at = np.arange(many + 1)
-    before, after = np.concatenate([[0.0], np.cumsum(of)]), of.sum() - np.concatenate([[0.0], np.cumsum(of)])
+    before = np.concatenate([[0.0], np.cumsum(off)])
+    after = before[-1] - before
     with np.errstate(divide="ignore", invalid="ignore"):
         good = (at >= 3) & (many - at >= LEAST_TOKENS) & (before / at <= 0.05) & (after / (many - at) >= 0.6)
-    places = np.flatnonzero(good)
-    return int(inside[places[0]]) if len(places) else -1
+    return int(np.where(good, before + (many - at) - after, np.inf).argmin()) if good.any() else -1
 
 
 def normed(tokens: Tokens) -> Array:
