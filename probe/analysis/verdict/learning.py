@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from probe.analysis.answers_by_step import between, truncated, without_advantage
 from probe.analysis.by_step import FIRST, LAST, by_step
 from probe.analysis.change import Change
 from probe.analysis.framework_settings import number as whole_number
@@ -109,43 +110,72 @@ def _stretch(flags: np.ndarray, least: int = STEPS) -> int | None:
     return begin if len(flags) - begin >= least else None
 
 
+class _Equal(NamedTuple):
+    """Who says that answers have no advantage, and since when.
+
+    Attributes:
+        since: The first of the last stretch of such steps.
+        steps: In this stretch.
+        share: Of the groups, or of the tokens that the loss counts.
+        before: That of the steps before, where only the rise tells.
+        evidence: The rows that show it.
+        why: Where it was read.
+        tokens: Whether it is the recorded tokens that say so, and no metric.
+    """
+
+    since: Since
+    steps: int
+    share: float
+    before: float | None
+    evidence: Sql
+    why: str
+    tokens: bool = False
+
+
 def equal_rewards(run: Run) -> list[Finding]:
     """Whether groups of answers have equal rewards, so that no advantage remains in them."""
     found = _equal(run)
     if found is None:
         return []
-    key, begin, steps, times, share, evidence, before = found
-    since = Since(int(steps[begin]), int(times[begin]))
-    every = share >= ALL_EQUAL
-    text = (
-        f"All answers of each group have had equal rewards since step {since.step}: these steps teach nothing."
-        if every
-        else f"{percent(share)} of the groups of answers have equal rewards since step {since.step}, and teach nothing"
-        + ("." if before is None else f"; {percent(before)} had in the steps before.")
-    )
-    rewards = _course(run, REWARD)
-    said = f"; the mean reward of the last is {number(rewards[2][-1])}" if rewards else ""
+    every = found.share >= ALL_EQUAL
     return [
         Finding(
             "alarm" if every else "tuning",
             "equal_rewards",
-            text,
-            topic="overview",
-            since=since,
-            cost=Cost(share=share, steps=len(steps) - begin),
-            why=f"{key} says so in the last {len(steps) - begin} steps{said}.",
+            _of_tokens(found, every=every) if found.tokens else _of_groups(found, every=every),
+            topic="token_balance" if found.tokens else "overview",
+            since=found.since,
+            cost=Cost(share=found.share, steps=found.steps),
+            why=found.why,
             change=Change(
                 "Look at the reward function; else draw prompts of another difficulty, or more answers to each."
             ),
-            evidence_sql=evidence,
+            evidence_sql=found.evidence,
             alternatives=(
                 "The reward function fails and gives all answers one value.",
                 "All prompts are too easy or too hard.",
             ),
             urgency=SOON,
-            weight=80 * share,
+            weight=80 * found.share,
         )
     ]
+
+
+def _of_groups(found: _Equal, *, every: bool) -> str:
+    since = f"since step {found.since.step}"
+    if every:
+        return f"All answers of each group have had equal rewards {since}: these steps teach nothing."
+    text = f"{percent(found.share)} of the groups of answers have equal rewards {since}, and teach nothing"
+    return text + ("." if found.before is None else f"; {percent(found.before)} had in the steps before.")
+
+
+def _of_tokens(found: _Equal, *, every: bool) -> str:
+    since = f"since step {found.since.step}"
+    if every:
+        return f"Hardly any token has had an advantage {since}: these steps carry no policy gradient."
+    text = f"{percent(found.share)} of the tokens that the loss counts have had no advantage {since}, "
+    text += "and carry no policy gradient"
+    return text + ("." if found.before is None else f"; {percent(found.before)} had none in the steps before.")
 
 
 def risen(values: np.ndarray, more: float, steps: int) -> int | None:
@@ -177,54 +207,141 @@ def _before(values: np.ndarray, of: np.ufunc) -> np.ndarray:
     return found
 
 
-def _equal(run: Run) -> tuple[str, int, np.ndarray, np.ndarray, float, str, float | None] | None:
-    """Which metric says that groups are equal, where its last stretch of such steps begins, its steps and times, the
-    share of groups, the rows that show it, and the share before where only the rise tells.
-    """
+def _equal(run: Run) -> _Equal | None:
+    """What the metric says that frameworks log; where there is none, advantages, and then the recorded tokens."""
     found = _course(run, EQUAL)
     if found is not None:
-        key, steps, values, times = found
-        begin = _stretch(values >= MANY_EQUAL)
-        least, before = MANY_EQUAL, None
-        if begin is None and (begin := risen(values, MORE_EQUAL, AT_ONCE)) is not None:
-            least, before = float(values[begin:].min()), float(np.median(values[:begin][-_BEFORE_MOST:]))
-        evidence = sql("select * from scalars where key = {key} and value >= {least}", key=literal(key), least=least)
-        return None if begin is None else (key, begin, steps, times, float(np.median(values[begin:])), evidence, before)
+        return _equal_groups(run, *found)
+    return _zero_advantages(run) or _tokens_without(run)
+
+
+def _equal_groups(run: Run, key: str, steps: np.ndarray, values: np.ndarray, times: np.ndarray) -> _Equal | None:
+    begin, before = _many(values)
+    if begin is None:
+        return None
+    least = MANY_EQUAL if before is None else float(values[begin:].min())
+    evidence = sql("select * from scalars where key = {key} and value >= {least}", key=literal(key), least=least)
+    since, many = Since(int(steps[begin]), int(times[begin])), len(steps) - begin
+    return _Equal(since, many, float(np.median(values[begin:])), before, evidence, _logged_why(run, key, many))
+
+
+def _many(values: np.ndarray) -> tuple[int | None, float | None]:
+    """Where the last stretch of large shares begins; else where they rose, and what they were before."""
+    begin = _stretch(values >= MANY_EQUAL)
+    if begin is not None or (begin := risen(values, MORE_EQUAL, AT_ONCE)) is None:
+        return begin, None
+    return begin, float(np.median(values[:begin][-_BEFORE_MOST:]))
+
+
+def _zero_advantages(run: Run) -> _Equal | None:
+    """Whether all advantages are 0, where their extremes are logged."""
     for high, low in ADVANTAGES:
         one, other = (_course(run, (name,)) for name in (high, low))
         if one is None or other is None or len(one[1]) != len(other[1]):
             continue
         key, steps, values, times = one
         begin = _stretch((values == 0) & (other[2] == 0))
+        if begin is None:
+            return None
         evidence = sql(
             "select * from scalars where key in ({high}, {low}) and value = 0", high=literal(high), low=literal(low)
         )
-        return None if begin is None else (key, begin, steps, times, 1.0, evidence, None)
+        since, many = Since(int(steps[begin]), int(times[begin])), len(steps) - begin
+        return _Equal(since, many, 1.0, None, evidence, _logged_why(run, key, many))
     return None
+
+
+def _logged_why(run: Run, key: str, steps: int) -> str:
+    rewards = _course(run, REWARD)
+    said = f"; the mean reward of the last is {number(rewards[2][-1])}" if rewards else ""
+    return f"{key} says so in the last {steps} steps{said}."
+
+
+def _without(first: int, last: int) -> Sql:
+    return without_advantage(between(first, last))
+
+
+def _tokens_without(run: Run) -> _Equal | None:
+    """Whether many of the tokens that were told, by an adapter or ``probe.samples``, have no advantage."""
+    if not run.has("token_fates"):
+        return None
+    told = by_step(run, _without, FIRST, LAST)
+    if not len(told):
+        return None
+    without, counted = (told.columns[name].astype(float) for name in ("without_tokens", "loss_tokens"))
+    values = without / counted
+    begin, before = _many(values)
+    if begin is None:
+        return None
+    least = MANY_EQUAL if before is None else float(values[begin:].min())
+    since = Since(int(told.steps[begin]), int(told.columns["wall_ns"][begin]))
+    why = f"The ledger of tokens says so in the last {len(values) - begin} steps: "
+    why += (
+        f"{percent(without[begin:].sum() / told.columns['sampled_tokens'][begin:].sum())} of all sampled tokens had no"
+    )
+    why += f" advantage{_in_groups(without[begin:], told.columns['equal_tokens'][begin:].astype(float))}."
+    evidence = without_advantage(sql("step >= {step}", step=int(told.steps[begin])), least)
+    return _Equal(since, len(values) - begin, float(np.median(values[begin:])), before, evidence, why, tokens=True)
+
+
+def _in_groups(without: np.ndarray, equal: np.ndarray) -> str:
+    """How many of the tokens without advantage are in groups whose rewards are all equal, where groups are known."""
+    if not np.isfinite(equal).all() or not without.sum():
+        return ""
+    return f", {percent(equal.sum() / without.sum())} of them in groups whose rewards are all equal"
+
+
+class _Cut(NamedTuple):
+    """Which share of the answers of each step was cut off, and who says so."""
+
+    says: str
+    steps: np.ndarray
+    values: np.ndarray
+    times: np.ndarray
+
+
+def _cut(run: Run) -> _Cut | None:
+    """What the metric says that frameworks log; where there is none, the recorded answers."""
+    found = _course(run, CUT_OFF)
+    if found is not None:
+        return _Cut(*found)
+    if not run.has("samples") or not run.has("token_fates"):
+        return None
+    told = by_step(run, _truncated, FIRST, LAST)
+    share, times = (told.columns[name] for name in ("share", "wall_ns")) if len(told) else (np.empty(0), np.empty(0))
+    return _Cut("", told.steps, share, times)
+
+
+def _truncated(first: int, last: int) -> Sql:
+    return truncated(between(first, last))
 
 
 def cut_off(run: Run) -> list[Finding]:
     """Whether many answers end at the limit of their length."""
-    found = _course(run, CUT_OFF)
-    if found is None:
+    found = _cut(run)
+    begin = None if found is None else _stretch(found.values >= MANY_CUT)
+    if found is None or begin is None:
         return []
-    key, steps, values, times = found
-    begin = _stretch(values >= MANY_CUT)
-    if begin is None:
-        return []
-    share = float(np.median(values[begin:]))
+    steps, values = found.steps[begin:], found.values[begin:]
+    share = float(np.median(values))
     name, now = setting(run, "response_length")
     limit = whole_number(now)
     alarm = share >= 0.9
+    said = f"{found.says} is" if found.says else "The share of truncated answers that were recorded is"
+    evidence = (
+        sql("select * from scalars where key = {key} and value >= {least}", key=literal(found.says), least=MANY_CUT)
+        if found.says
+        else truncated(sql("step >= {step}", step=int(steps[0])), MANY_CUT)
+    )
     return [
         Finding(
             "alarm" if alarm else "tuning",
             "cut_off",
-            f"{percent(share)} of the answers have been cut off at the length limit since step {steps[begin]}.",
-            topic="overview",
-            since=Since(int(steps[begin]), int(times[begin])),
-            cost=Cost(share=share, steps=len(steps) - begin),
-            why=f"{key} is at least {percent(float(values[begin:].min()))} in the last {len(steps) - begin} steps; "
+            f"{percent(share)} of the answers have been cut off at the length limit since step {steps[0]}.",
+            topic="overview" if found.says else "token_balance",
+            since=Since(int(steps[0]), int(found.times[begin])),
+            cost=Cost(share=share, steps=len(steps)),
+            why=f"{said} at least {percent(float(values.min()))} in the last {len(steps)} steps; "
             "a truncated answer is scored without its end.",
             change=Change(
                 "Allow longer answers, or shape the reward so that shorter ones win.",
@@ -232,11 +349,7 @@ def cut_off(run: Run) -> list[Finding]:
                 value=None if limit is None else 2 * limit,
                 now=limit,
             ),
-            evidence_sql=sql(
-                "select * from scalars where key = {key} and value >= {many_cut}",
-                key=literal(key),
-                many_cut=MANY_CUT,
-            ),
+            evidence_sql=evidence,
             urgency=COSTS,
             weight=60 * share,
         )
