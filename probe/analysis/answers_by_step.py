@@ -108,6 +108,30 @@ def lengths(steps: Sql) -> Sql:
     )
 
 
+def truncated_rows(steps: Sql) -> Sql:
+    """The query for the answers with a row that were truncated, without those that were dropped.
+
+    Args:
+        steps: A condition on ``step``.
+
+    Returns:
+        By step and process ``truncated_rows``, ``told_rows``, those of which it is known, and ``whole``, whether these
+        are all of its answers.
+    """
+    return sql(
+        """
+        with kept as (
+          select step, process, count(*) filter (truncated) as truncated_rows, count(truncated) as told_rows
+          from samples where coalesce(dropped, '') = '' and {steps} group by step, process),
+        batches as (
+          select step, process, sum(batch_samples) as answers from token_fates
+          where fate = 'carried' and {steps} group by step, process)
+        select step, process, truncated_rows, told_rows, coalesce(told_rows = answers, false) as whole
+        from kept left join batches using (step, process) order by step, process""",
+        steps=steps,
+    )
+
+
 def between(first: int, last: int) -> Sql:
     """The condition for steps from the first to the last of two."""
     return sql("step between {first} and {last}", first=int(first), last=int(last))

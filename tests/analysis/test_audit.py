@@ -9,8 +9,10 @@ import pytest
 
 import probe
 from probe.analysis.audit import TRAPS, Audit
+from probe.analysis.audit.answers import Answered, Answers
 from probe.analysis.audit.checks import CHECKS, Counted, of_step
 from probe.analysis.audit.reading import Number
+from probe.analysis.verdict import audited
 from probe.cli import main
 from probe.core.micro_batch import micro_batch
 from probe.demo.zoo.loop import Training
@@ -167,6 +169,91 @@ def test_15_1_cross_checks_with_what_probe_counts_itself(numbers, counted, trap,
     assert (found.trap if found else None) == trap
     assert (found.expected if found else None) == expected
     assert trap is None or trap in CHECKS
+
+
+#: Eight answers of a step, four of them truncated.
+LENGTHS = [64, 64, 64, 64, 10, 12, 14, 9]
+
+
+def told_run(place, logged, *, steps=6, world_size=1, **more):
+    """A loop of one's own that tells of its answers; ``logged`` gives the metrics of a step."""
+    known = {"truncated": [True] * 4 + [False] * 4, "groups": ["a"] * 4 + ["b"] * 4, "clipped": False} | more
+    with probe.start("audit", "told", run_dir=place, rank=0, world_size=world_size) as session:
+        for step in range(steps):
+            with session.step(step):
+                probe.samples([one + step for one in LENGTHS], **known)
+            if logged(step):
+                session.log(logged(step), step)
+    return Run(place)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("response_length/clip_ratio", "response_length/mean"),
+        ("completions/clipped_ratio", "completions/mean_length"),
+    ],
+)
+def test_15_1_truncated_answers_and_lengths_are_held_against_the_recorded_answers(names, tmp_path):
+    run = told_run(tmp_path / "run", lambda step: {names[0]: 0.0, names[1]: 200.0, "kl": 0.1})
+    found = run.audit(step=3)
+    clipped, length = (found.named(name) for name in names)
+    assert (clipped.trap, clipped.expected, clipped.error) == ("zero_clip_ratio", 0.5, -0.5)
+    assert clipped.why == "4 of 8 answers of the step are truncated."
+    assert (length.trap, length.expected) == ("unlike_lengths", pytest.approx(sum(LENGTHS) / 8 + 3))
+    assert found.named("kl").trap is None
+    told = {one.name: one for one in audited.contradictions(run)}
+    assert told["zero_clip_ratio"].kind == "alarm"
+    assert told["unlike_lengths"].sentence == (
+        f"{names[1]} is 200 in step 0, which isn't the length that probe counts."
+    )
+    assert len(run.sql(told["unlike_lengths"].evidence_sql)) == 1
+    run.close()
+
+
+def mean_of(steps):
+    return sum(LENGTHS) / len(LENGTHS) + sum(steps) / len(steps)
+
+
+@pytest.mark.parametrize(
+    ("logged", "more"),
+    [
+        pytest.param(
+            lambda step: {"completions/mean_length": mean_of([step]), "completions/clipped_ratio": 0.5}, {}, id="right"
+        ),
+        pytest.param(
+            lambda step: {"completions/mean_length": mean_of(range(step - 11, step + 1))} if step % 12 == 11 else {},
+            {"steps": 36},
+            id="mean_since_it_was_logged_before",
+        ),
+        pytest.param(
+            lambda step: {"response_length/mean": (sum(LENGTHS[4:]) + 4 * step) / 4, "response_length/clip_ratio": 0.0},
+            {"dropped": ["truncated"] * 4 + [None] * 4},
+            id="of_those_that_are_trained",
+        ),
+        pytest.param(lambda _: {"response_length/mean": 90.0}, {"world_size": 2}, id="other_ranks_did_not_tell"),
+        pytest.param(lambda _: {"response_length/clip_ratio": 0.0}, {"truncated": None}, id="not_told"),
+    ],
+)
+def test_15_1_numbers_that_agree_with_the_recorded_answers_are_in_no_trap(logged, more, tmp_path):
+    run = told_run(tmp_path / "run", logged, **more)
+    found = run.audit()
+    assert len(found)
+    assert not found.trapped
+    assert not audited.contradictions(run)
+    run.close()
+
+
+def test_15_1_a_process_may_log_a_number_about_its_own_answers():
+    everyone = Answered(38.0, 38.0, 38.0, truncated=3, rows=8)
+    mine, other = Answered(20.0, 20.0, 20.0, truncated=0, rows=4), Answered(56.0, 56.0, 56.0, truncated=3, rows=4)
+    counted = Counted(answers=Answers(everyone, {"driver": mine}))
+    right = one_number("response_length/mean", 20.5, **{"response_length/clip_ratio": 0.0})
+    assert not dict(of_step(right, counted))
+    wrong = dict(of_step(right, Counted(answers=Answers(everyone, {"driver": other}))))
+    assert {one.trap for one in wrong.values()} == {"unlike_lengths", "zero_clip_ratio"}
+    assert wrong["response_length/clip_ratio"].expected is None  # not all answers have a row
+    assert wrong["response_length/clip_ratio"].why == "3 of 8 answers that were kept are truncated."
 
 
 class Rates(Training):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis.audit import reading
+from probe.analysis.audit.answers import Answers, answers
 from probe.analysis.audit.judging import Judged
 from probe.analysis.audit.reading import Number
 from probe.analysis.framework_settings import number as whole_number
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 #: Contradictions, and what each means.
 CHECKS: Final[dict[str, str]] = {
     "share_above_1": "A share of what the device can do is above 1.",
-    "zero_clip_ratio": "No answer is said to be cut off, and the longest one has as many tokens as are allowed.",
-    "unlike_lengths": "Answers are said to be of another length than the rows that were trained on.",
+    "zero_clip_ratio": "No answer is said to be truncated, although some reach the limit of their length.",
+    "unlike_lengths": "Answers are said to be of another length than probe counts them.",
     "scaled_rate": "Tokens per second are larger or smaller by the number of ranks than probe counts them.",
 }
 
@@ -36,10 +37,12 @@ _CLIPPED: Final = {
     "completions/clipped_ratio": "completions/max_length",
 }
 _RESPONSE, _PROMPT = "response_length/mean", "prompt_length/mean"
+#: What says how long answers are: verl's and TRL's.
+_LENGTHS: Final = (_RESPONSE, "completions/mean_length")
 
 #: The SQL condition for the metrics that are looked at.
 ASKED: Final = Sql(f"""(regexp_matches(lower(key), '{_MFU.pattern}') or regexp_matches(lower(key), '{_RATE.pattern}')
-    or key in ({", ".join(f"'{one}'" for one in (*_CLIPPED, *_CLIPPED.values(), _RESPONSE, _PROMPT))}))""")
+    or key in ({", ".join(f"'{one}'" for one in (*_CLIPPED, *_CLIPPED.values(), *_LENGTHS, _PROMPT))}))""")
 
 _PROBE: Final = "as probe counts it"
 
@@ -60,6 +63,7 @@ class Counted:
     seconds: float | None = None
     ranks: int | None = None
     limit: int | None = None  #: tokens of an answer that are allowed
+    answers: Answers = field(default_factory=Answers)  #: that adapters or ``probe.samples`` told of
 
 
 def contradictions(
@@ -104,13 +108,13 @@ def of_step(numbers: By, counted: Counted) -> Iterator[tuple[str, Judged]]:
             yield from _rate(metric, reported, counted, each=bool(_EACH.search(name)))
         elif metric in _CLIPPED and reported == 0:
             yield from _clipped(metric, numbers, counted)
-        elif metric == _RESPONSE:
-            yield from _length(metric, numbers, counted)
+        elif metric in _LENGTHS:
+            yield from _of_answers(metric, one, counted) or _length(metric, numbers, counted)
 
 
 def _is_checked(metric: str) -> bool:
     name = metric.lower()
-    return metric in _CLIPPED or metric == _RESPONSE or bool(_MFU.search(name) or _RATE.search(name))
+    return metric in (*_CLIPPED, *_LENGTHS) or bool(_MFU.search(name) or _RATE.search(name))
 
 
 def _rate(metric: str, reported: Any, counted: Counted, *, each: bool) -> Iterator[tuple[str, Judged]]:
@@ -134,6 +138,14 @@ def _about(one: float, other: float) -> bool:
 
 
 def _clipped(metric: str, numbers: By, counted: Counted) -> Iterator[tuple[str, Judged]]:
+    everyone, *own = counted.answers.of(numbers[metric].process)
+    if everyone.truncated and all(one.truncated for one in own if one.rows):
+        whole = everyone.whole and everyone.tokens is not None  # of all processes, too
+        share = everyone.truncated / everyone.rows if whole else None
+        which = "answers of the step" if whole else "answers that were kept"
+        why = f"{everyone.truncated} of {everyone.rows} {which} {'is' if everyone.truncated == 1 else 'are'} truncated."
+        yield metric, Judged(0.0, expected=share, expected_by=_PROBE, trap="zero_clip_ratio", why=why)
+        return
     longest = numbers.get(_CLIPPED[metric])
     if longest is None or longest.reported is None or counted.limit is None or longest.reported < counted.limit:
         return
@@ -141,8 +153,25 @@ def _clipped(metric: str, numbers: By, counted: Counted) -> Iterator[tuple[str, 
     yield metric, Judged(0.0, trap="zero_clip_ratio", why=why)
 
 
+def _of_answers(metric: str, one: Number, counted: Counted) -> list[tuple[str, Judged]]:
+    """Whether answers are as long as they are said to be: those of all processes, or of the one that says so."""
+    known = counted.answers.of(one.process)
+    expected = known[0].tokens
+    if expected is None or one.reported is None or any(_may_be(one.reported, of.low, of.high) for of in known):
+        return []
+    why = f"The answers that were recorded have {number(expected)} tokens on average."
+    judged = Judged(one.reported, expected=expected, expected_by=_PROBE, trap="unlike_lengths", why=why)
+    return [(metric, judged)]
+
+
+def _may_be(reported: float, low: float | None, high: float | None) -> bool:
+    return low is not None and high is not None and (1 - _LENGTH) * low <= reported <= (1 + _LENGTH) * high
+
+
 def _length(metric: str, numbers: By, counted: Counted) -> Iterator[tuple[str, Judged]]:
     reported = numbers[metric].reported
+    if metric != _RESPONSE:  # others don't say how long prompts are
+        return
     prompt = numbers[_PROMPT].reported if _PROMPT in numbers else None
     if reported is None or counted.mean_tokens is None:
         return
@@ -160,7 +189,16 @@ def _length(metric: str, numbers: By, counted: Counted) -> Iterator[tuple[str, J
 
 
 def _counted(run: Run, asked: Sequence[Number], ranks: int | None, since: int | None) -> dict[int | None, Counted]:
+    told = _trained(run, asked, ranks, since)
+    measured = {one.step for one in asked if one.metric in _LENGTHS and one.step is not None}
+    logged = {one.step for one in asked if one.metric in _CLIPPED and one.step is not None} | measured
+    for step, of in answers(run, sorted(logged), measured, ranks, since).items():
+        told[step] = replace(told[step], answers=of)
+    return told
 
+
+def _trained(run: Run, asked: Sequence[Number], ranks: int | None, since: int | None) -> dict[int | None, Counted]:
+    """What the micro-batches of the steps say, and their seconds."""
     where = reading.within(sorted({one.step for one in asked if one.step is not None}))
     limit = whole_number(setting(run, "response_length")[1])
     told: dict[int | None, Counted] = {one.step: Counted(ranks=ranks, limit=limit) for one in asked}

@@ -67,7 +67,7 @@ _SENTENCES: Final = {
     "{expected}.",
     "share_above_1": "{metric} is {reported} in step {step}, and no share of a device's peak is above 1.",
     "zero_clip_ratio": "{metric} is 0 in step {step}, although answers reach the limit of their length.",
-    "unlike_lengths": "{metric} is {reported} in step {step}, which isn't the length of the rows that were trained on.",
+    "unlike_lengths": "{metric} is {reported} in step {step}, which isn't the length that probe counts.",
     "scaled_rate": "{metric} is {reported} in step {step}, and probe counts {expected} tokens per second.",
 }
 
