@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 import probe
+from probe.analysis.by_step import ByStep
 from probe.analysis.verdict import Findings, learning
 from probe.opened import Run
 
@@ -138,3 +139,20 @@ def test_15_3_of_a_large_batch_drawn_answers_stand_for_those_without_a_row(
     one = found.named("cut_off")
     assert (None if one is None else one.cost.share) == (share if share is None else pytest.approx(share, abs=0.06))
     run.close()
+
+
+def test_15_3_what_is_found_while_it_is_written_is_what_is_found_afterwards(tmp_path: Path) -> None:
+    """Only steps with new rows are asked about again."""
+    with probe.start("learning", "live", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        run = Run(tmp_path / "run")
+        kept = ByStep(run)
+        for step in range(8):
+            with session.step(step):
+                probe.samples(**told(16, 10 if step >= 3 else 2, 32 if step >= 4 else 4))
+            session.flush()
+            kept.refresh()
+            live = [*learning.equal_rewards(run), *learning.cut_off(run)]
+            with Run(tmp_path / "run") as anew:
+                assert live == [*learning.equal_rewards(anew), *learning.cut_off(anew)]
+        assert [(one.name, one.since.step) for one in live] == [("equal_rewards", 3), ("cut_off", 4)]
+        run.close()

@@ -230,6 +230,15 @@ def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes,
         trained(name, base, **changes)
     run = probe.open(tmp_path / "run")
     assert run.incidents.empty
+    # 15, audit: what TRL logs of lengths and of truncated answers is what is recorded, in the same steps.
+    audited = run.audit()
+    assert all(audited.named(one) is not None for one in ("completions/mean_length", "completions/clipped_ratio"))
+    assert {one.trap for one in audited}.isdisjoint({"unlike_lengths", "zero_clip_ratio"})
+    lengths = run.sql("""
+        select value, sum(batch_tokens) / sum(batch_samples) as counted from scalars join token_fates using (step)
+        where key = 'completions/mean_length' and fate = 'carried' group by step, value""")
+    assert len(lengths)
+    assert lengths["value"].tolist() == pytest.approx(lengths["counted"].tolist())
     fates = run.token_fates
     for (_, rows), (_, batch), one in zip(fates.groupby("batch_id"), run.samples.groupby("batch_id"), own, strict=True):
         tokens = rows.set_index("fate")["tokens"]

@@ -36,7 +36,7 @@ REWARD: Final = ("reward/mean", "critic/score/mean", "reward", "train/reward")
 #: All of them, which one question asks for.
 LOOKED_AT: Final = (*EQUAL, *(one for pair in ADVANTAGES for one in pair), *CUT_OFF, *GRADIENT, *REWARD)
 
-#: From this share of groups without a difference on, a step teaches (nearly) nothing.
+#: From this share of groups without a difference on, or of tokens without advantage, a step teaches (nearly) nothing.
 ALL_EQUAL: Final = 0.95
 #: From this share on, it is worth a change.
 MANY_EQUAL: Final = 0.4
@@ -133,7 +133,9 @@ class _Equal(NamedTuple):
 
 
 def equal_rewards(run: Run) -> list[Finding]:
-    """Whether groups of answers have equal rewards, so that no advantage remains in them."""
+    """Whether groups of answers have equal rewards, so that no advantage remains in them: as a metric says, else as the
+    recorded tokens do.
+    """
     found = _equal(run)
     if found is None:
         return []
@@ -317,7 +319,7 @@ def _truncated(first: int, last: int) -> Sql:
 
 
 def cut_off(run: Run) -> list[Finding]:
-    """Whether many answers end at the limit of their length."""
+    """Whether many answers end at the limit of their length: as a metric says, else as the recorded answers do."""
     found = _cut(run)
     begin = None if found is None else _stretch(found.values >= MANY_CUT)
     if found is None or begin is None:
