@@ -203,15 +203,15 @@ def _tell(at: Batch | None, data: Any, lengths: list[int], made: dict[str, Any])
 def _arguments(call: Call, data: Any) -> dict[str, Any]:
     """All that verl's packer was given, by verl's own names."""
     dynamic = bool(setting(data, "use_dynamic_bsz", True))
-    group = int(setting(data, "force_group_size", 1))
-    given: dict[str, Any] = {"use_dynamic_bsz": dynamic, "force_group_size": group}
+    group, parallel = int(setting(data, "force_group_size", 1)), int(setting(data, "sp_size", 1))
+    given: dict[str, Any] = {"use_dynamic_bsz": dynamic, "force_group_size": group, "sp_size": parallel}
     if not dynamic:
         return given | {"micro_batch_size_per_gpu": int(setting(data, "micro_batch_size_per_gpu", 0))}
-    cap, parallel = int(setting(data, "max_token_len_per_gpu", 0)), int(setting(data, "sp_size", 1))
+    cap = int(setting(data, "max_token_len_per_gpu", 0))
     names = ("num_batches_divided_by", "min_num_micro_batch", "use_dynamic_bsz_balance")
     return (
         given
-        | {"max_token_len": cap * parallel, "max_token_len_per_gpu": cap, "sp_size": parallel}
+        | {"max_token_len": cap * parallel, "max_token_len_per_gpu": cap}
         | {name: call.argument(name) for name in names}
         | _agreed(call)
     )

@@ -54,6 +54,8 @@ class Planted:
     config: dict[str, Any] = field(default_factory=dict)
     lengths: Any = None
     width: int | None = None
+    padded: bool = False  #: rows of a micro-batch to the longest of it
+    sp_size: int = 1  #: of the ranks, so many neighbours share their sequences, and hold the cap together
     slower: dict[int, float] = field(default_factory=dict)
     source: str = "planted"
 
@@ -68,36 +70,37 @@ def planted(path: Path, made: Planted) -> Any:
     random = np.random.default_rng(made.seed)
     rows: dict[int, list[Row]] = {rank: [] for rank in range(made.ranks)}
     writers = {rank: _Writer(rank, made, random, rows[rank]) for rank in rows}
+    shares = made.ranks // made.sp_size
     for step in range(1, made.steps + 1):
         lengths = made.drawn(random)
         if made.balanced and made.tells_packer:
-            parts = verl_partition(workload_of(lengths), made.ranks, equal_size=True)
+            parts = verl_partition(workload_of(lengths), shares, equal_size=True)
             told = Partition(
                 rank=0,
                 time_ns=clock(0) + step * 60_000 * MS,
                 step=step,
                 batch_id=10_000 + step,
                 level="ranks",
-                parts=made.ranks,
+                parts=shares,
                 sequences=len(lengths),
                 packer=made.packer,
-                arguments=json.dumps({"k_partitions": made.ranks, "equal_size": True}),
+                arguments=json.dumps({"k_partitions": shares, "equal_size": True}),
                 lengths=lengths,
                 assignment=[next(at for at, part in enumerate(parts) if row in part) for row in range(len(lengths))],
                 source="planted",
             )
             rows[0].append(told)
         else:
-            each = len(lengths) // made.ranks
-            parts = [list(range(rank * each, (rank + 1) * each)) for rank in range(made.ranks)]
+            each = len(lengths) // shares
+            parts = [list(range(rank * each, (rank + 1) * each)) for rank in range(shares)]
         for one in writers.values():
             one.begin_step(step)
-        size = len(lengths) // made.ranks // made.mini_batches
+        size = len(lengths) // shares // made.mini_batches
         for number in range(made.mini_batches):
             mine = [[lengths[row] for row in part[number * size : (number + 1) * size]] for part in parts]
             cuts = replay_ranks([cut_of(made, one) for one in mine])
-            for rank, (own, cut) in enumerate(zip(mine, cuts, strict=True)):
-                writers[rank].batch(step, number, own, cut)
+            for rank, writer in writers.items():
+                writer.batch(step, number, mine[rank // made.sp_size], cuts[rank // made.sp_size])
             together(writers)
         for one in writers.values():
             one.end_step(step)
@@ -113,19 +116,20 @@ def together(writers: dict[int, _Writer]) -> None:
 
 def arguments_of(made: Planted) -> dict[str, Any]:
     if made.cap is None:
-        return {"use_dynamic_bsz": False, "force_group_size": 1, "micro_batch_size_per_gpu": made.rows_each}
+        fixed = {"use_dynamic_bsz": False, "force_group_size": 1, "micro_batch_size_per_gpu": made.rows_each}
+        return fixed | {"sp_size": made.sp_size}
     return {
         "use_dynamic_bsz": True,
         "force_group_size": 1,
         "max_token_len": made.cap,
-        "max_token_len_per_gpu": made.cap,
-        "sp_size": 1,
+        "max_token_len_per_gpu": made.cap // made.sp_size,
+        "sp_size": made.sp_size,
         "num_batches_divided_by": None,
         "min_num_micro_batch": None,
         "use_dynamic_bsz_balance": True,
         **({"balance": made.evened} if made.packer.startswith("probe") else {}),
-        "same_micro_num_in_dp": made.ranks > 1,
-        "dp_size": made.ranks,
+        "same_micro_num_in_dp": made.ranks > made.sp_size,
+        "dp_size": made.ranks // made.sp_size,
     }
 
 
@@ -175,6 +179,7 @@ class _Writer:
             workload=workload_of(lengths),
             cap_tokens=made.cap,
             width_tokens=made.width,
+            widths=[max(lengths[row] for row in part) for part in parts] if made.padded else None,
             source=made.source,
         )
         for cut in cuts:
@@ -192,7 +197,7 @@ class _Writer:
         scope = self._enter("micro_batch", str(cut.micro_batch), outer, told)
         begin = self.now
         squares = sum(one * one for one in cut.lengths)
-        computed = cut.tokens if made.width is None else made.width * len(cut.lengths)
+        computed = cut.tokens if cut.width_tokens is None else cut.width_tokens * len(cut.lengths)
         took = made.per_micro_batch_s + made.per_token_s * computed + made.per_square_s * squares
         took *= made.slower.get(self.rank, 1.0)
         self.now += int(took * self.random.normal(1, 0.01) * 1e9)

@@ -39,6 +39,7 @@ pytestmark = [
         ({"use_dynamic_bsz": True, "max_token_len_per_gpu": 128}, {"num_batches_divided_by": 4}),
         ({"use_dynamic_bsz": True, "max_token_len_per_gpu": 128}, {"use_dynamic_bsz_balance": False}),
         ({"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 3}, {}),
+        ({"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 3, "sp_size": 2}, {}),
     ],
 )
 def test_5_a_partition_is_told_with_all_that_its_packer_was_given(attached, session, settings, options):
@@ -63,6 +64,7 @@ def test_5_a_partition_is_told_with_all_that_its_packer_was_given(attached, sess
         assert told["arguments"]["same_micro_num_in_dp"] is False  # no group: nothing is agreed
     else:
         assert rows["cap_tokens"].isna().all()
+        assert told["arguments"]["sp_size"] == settings.get("sp_size", 1)
 
 
 def test_5_a_partition_can_be_made_again_from_its_row(attached, session):

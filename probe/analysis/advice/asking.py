@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis import time_shares
+from probe.analysis.advice.by_tokens import cap_by_tokens, peak_under, step_of
 from probe.analysis.advice.evening import in_step, other_way, saved_in_step
 from probe.analysis.advice.gains import Gain, peak_told, step_seconds, sure
-from probe.analysis.advice.keys import EVALUATION, framework, key_of, switched_together, switches_beside, value_of
+from probe.analysis.advice.keys import (
+    EVALUATION,
+    framework,
+    key_of,
+    shares_sequences,
+    switched_together,
+    switches_beside,
+    value_of,
+)
 from probe.analysis.advice.nemo_rl import packed
 from probe.analysis.advice.suggestions import CapLimit, Suggestion
 from probe.analysis.change import Confidence, spelled
 from probe.analysis.memory_model import MemoryModel, risk_of
 from probe.analysis.what_if.answering import Replayer, WhatIf, together
-from probe.analysis.what_if.cutting import recorded_cut
+from probe.analysis.what_if.cutting import parallel_of, recorded_cut
 from probe.analysis.what_if.settings import Settings
 from probe.errors import InputError
 from probe.text import count, percent, ratio
@@ -32,9 +41,6 @@ _FEWER: Final = 0.05
 _BEYOND: Final = 2.0
 #: A slider offers a cap up to so many times what it is now.
 WIDEST: Final = 4
-#: Caps are multiples of it where they are large.
-_ROUND: Final = 256
-
 #: TRL's number of micro-batches that make an update.
 _ACCUMULATED: Final = "gradient_accumulation_steps"
 
@@ -69,9 +75,11 @@ class Asking:
             return None
         if recorded_cut(now) is None and not self._named_rule(own, now.cap_tokens, phase):
             return None
-        before = now.cap_tokens // int(now.arguments.get("sp_size") or 1)
+        if not self._tells_sharing(own, phase):
+            return None
+        before = now.cap_tokens // _parallel(own)
         cap, beyond = self._largest(own, model, before)
-        self.limits[role, phase] = CapLimit(cap, self._risky(own, model, before, cap, beyond=beyond))
+        self.limits[role, phase] = CapLimit(cap, self._risky(own, model, before, cap))
         if cap is None or abs(cap - before) < max(1, before * 0.03):
             return None
         today = risk_of(model, [sorted(own.before(at).micro_batches) for at in range(len(own))]) or 0.0
@@ -134,39 +142,58 @@ class Asking:
         share = gain.share if cap > before else -1.0
         return self._made("cap", {key: cap}, {key: before}, gains, share, gain, confidence, because, answer)
 
-    def _largest(self, own: Replayer, model: MemoryModel, before: int) -> tuple[int | None, bool]:
-        """The largest cap whose risk is small enough, and whether only the end of what was seen keeps it there."""
-        longest = max(own.lengths())
-        most = max(int(model.largest_tokens * _BEYOND), before)
-        step = _step(before)
-        low, high = -(-longest // step), most // step
-        if high < low or (self._risk(own, model, low * step) or 0.0) > self.risk:
-            return None, False
-        if (self._risk(own, model, high * step) or 0.0) <= self.risk:
-            return high * step, True
-        low = self._safe(own, model, (low, high), step)
-        return low * step, low * step > model.largest_tokens
+    def _tells_sharing(self, own: Replayer, phase: str | None) -> bool:
+        """Whether it is known how many ranks share a sequence: a cap is that of one; else there is a remark."""
+        told = "sp_size" in own.dealings[0].batch.rounds[0].calls[0].arguments
+        if not told and shares_sequences(self.run):
+            self.remarks.append(
+                f"{phase or 'no phase'}: no cap is advised, since its batches don't tell how many ranks share a row."
+            )
+            return False
+        return True
 
-    def _safe(self, own: Replayer, model: MemoryModel, ends: tuple[int, int], step: int) -> int:
-        """The last cap in steps whose risk is small enough, between one that is safe and one that isn't."""
-        low, high = ends
+    def _largest(self, own: Replayer, model: MemoryModel, before: int) -> tuple[int | None, bool]:
+        """The largest cap whose risk is small enough, and whether it allows larger micro-batches than were seen."""
+        parallel, step = _parallel(own), step_of(before)
+        most = max(int(model.largest_tokens * _BEYOND) // parallel, before)
+        low, high = -(-_longest(own) // step), most // step
+        if high < low or not self._fits(own, model, low * step):
+            return None, False
+        if not self._fits(own, model, high * step):
+            high = self._last(low, high, lambda at: self._fits(own, model, at * step))
+        cap = high * step
+        computed = max(_fullest(own, self._under(own, cap)))
+        return cap, max(computed, cap * parallel) > model.largest_tokens
+
+    def _last(self, low: int, high: int, fits: Callable[[int], bool]) -> int:
+        """The last that fits, between one that does and one that doesn't."""
         while high - low > 1:
             middle = (low + high) // 2
-            at = self._risk(own, model, middle * step)
-            low, high = (low, middle) if at is None or at > self.risk else (middle, high)
+            low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def _risky(self, own: Replayer, model: MemoryModel, before: int, best: int | None, *, beyond: bool) -> int | None:
+    def _fits(self, own: Replayer, model: MemoryModel, cap: int) -> bool:
+        """Whether the risk is small enough, and what is computed isn't far beyond what was seen: a padded micro-batch
+        is larger than its cap.
+        """
+        if not self._safe(own, model, cap):
+            return False
+        return max(_fullest(own, self._under(own, cap))) <= _BEYOND * model.largest_tokens
+
+    def _safe(self, own: Replayer, model: MemoryModel, cap: int) -> bool:
+        return (self._risk(own, model, cap) or 0.0) <= self.risk
+
+    def _risky(self, own: Replayer, model: MemoryModel, before: int, best: int | None) -> int | None:
         """From which cap on the risk is too large: beyond what was seen, too, up to what a slider can ask for."""
-        step = _step(before)
+        step = step_of(before)
         if best is None:
-            return -(-max(own.lengths()) // step) * step
+            return -(-_longest(own) // step) * step
         low, high = best // step, WIDEST * before // step
-        if not beyond or (self._risk(own, model, best + step) or 0.0) > self.risk:
+        if not self._safe(own, model, best + step):
             return best + step
-        if high <= low or (self._risk(own, model, high * step) or 0.0) <= self.risk:
+        if high <= low or self._safe(own, model, high * step):
             return None
-        return (self._safe(own, model, (low, high), step) + 1) * step
+        return (self._last(low, high, lambda at: self._safe(own, model, at * step)) + 1) * step
 
     def _risk(self, own: Replayer, model: MemoryModel, cap: int) -> float | None:
         steps = []
@@ -254,20 +281,19 @@ class Asking:
             f"micro-batches of the rank with the most: {micro[0]:.4g} → {micro[1]:.4g} a step{gain.told()}",
         ]
         because, confidence = sure(answer, gain.surely, gain)
-        if confidence == "high":  # a row's own share of the memory isn't seen while all have as many
-            confidence, because = "medium", f"{because}; no micro-batch with more rows was seen"
+        because, confidence = _with_more_rows(because, confidence)
         before, values = change
         return self._made("rows", values, before, gains, gain.share, gain, confidence, because, answer)
 
     # -------------------------------------------------------------------------------------------------- other changes
 
     def dynamic(self, phases: Sequence[tuple[str | None, str | None]]) -> list[Suggestion]:
-        """Micro-batches by tokens instead of fixed rows, none larger than the largest of today; one suggestion for
-        phases that must be cut alike.
+        """Micro-batches by tokens instead of fixed rows, none of which computes more than the largest of today; one
+        suggestion for phases that must be cut alike.
         """
         groups: dict[str, list[_Cap]] = {}
         for role, phase in phases:
-            one = self._by_tokens(self.all.only(role, phase), phase)
+            one = self._by_tokens(self.all.only(role, phase), role, phase)
             if one is not None:
                 groups.setdefault(switched_together(self.run, phase), []).append(one)
         found = []
@@ -280,22 +306,24 @@ class Asking:
             answer = together([one.answer for one in caps])
             told = " and ".join(f"{one.phase or 'the batch'} under a cap of {count(one.tokens)}" for one in caps)
             advice = f"Cut by tokens instead of fixed rows: {told}."
-            suggestion = self._uneven("dynamic", values, advice, answer)
+            suggestion = self._uneven("dynamic", values, advice, answer, caps)
             found += [] if suggestion is None else [suggestion]
         return found
 
-    def _by_tokens(self, own: Replayer, phase: str | None) -> _Cap | None:
+    def _by_tokens(self, own: Replayer, role: str | None, phase: str | None) -> _Cap | None:
         call = own.dealings[0].batch.rounds[0].calls[0]
-        if call.arguments.get("use_dynamic_bsz", True):
+        if call.arguments.get("use_dynamic_bsz", True) or not self._tells_sharing(own, phase):
             return None
-        largest = max(one[0] for at in range(len(own)) for one in own.before(at).micro_batches)
-        try:
-            answer = own.answer(Settings(dynamic=True, cap_tokens=largest), lambda: True)
-        except InputError:
+        model = self.all.memory.get((role, phase))
+        found = cap_by_tokens(own, model, self.risk)
+        if found.tokens is None:
+            if found.why:
+                self.remarks.append(f"{phase or 'no phase'}: to cut by tokens isn't advised. {found.why}")
             return None
+        answer = own.answer(Settings(dynamic=True, cap_tokens=found.tokens), lambda: True)
         key, cap_key = key_of(self.run, "dynamic", phase), key_of(self.run, "cap_tokens", phase)
-        values = {} if key is None or cap_key is None else {key: True, cap_key: largest}
-        return _Cap(phase, largest, values, answer)
+        values = {} if key is None or cap_key is None else {key: True, cap_key: found.tokens}
+        return _Cap(phase, found.tokens, values, answer, peak_under(found, model, answer), found.more_rows)
 
     def packed(self, phases: Sequence[tuple[str | None, str | None]]) -> list[Suggestion]:
         """NeMo-RL's sequence packing in the place of its dynamic batching, or by a rule that needs fewer bins."""
@@ -366,7 +394,9 @@ class Asking:
         because, confidence = sure(answer, True)
         return self._made("strict", values, now, gains, gain.share, gain, confidence, because, answer, advice)
 
-    def _uneven(self, kind: str, values: dict[str, Any], advice: str, answer: WhatIf) -> Suggestion | None:
+    def _uneven(
+        self, kind: str, values: dict[str, Any], advice: str, answer: WhatIf, caps: Sequence[_Cap] = ()
+    ) -> Suggestion | None:
         gain, micro = self._gain(answer), answer.number("micro_batches")
         fewer = kind == "dynamic" and gain.seconds is None and micro[1] <= (1 - _FEWER) * micro[0]
         if (gain.share or 0.0) < WORTH and not (gain.share is None and gain.surely) and not fewer:
@@ -391,7 +421,10 @@ class Asking:
             )
         else:  # what a micro-batch costs isn't known, and it is what would be saved
             gain = Gain(None, None)
+        gains += [one.peak for one in caps if one.peak]
         because, confidence = sure(answer, gain.surely, gain)
+        if any(one.more_rows for one in caps):
+            because, confidence = _with_more_rows(because, confidence)
         before = {key: value_of(self.run, key) for key in values}
         return self._made(kind, values, before, gains, gain.share, gain, confidence, because, answer, advice)
 
@@ -436,13 +469,27 @@ class _Cap:
     tokens: int
     values: dict[str, Any]
     answer: WhatIf
+    peak: str
+    more_rows: bool
 
 
-def _step(cap: int) -> int:
-    """What caps are multiples of."""
-    return _ROUND if cap > 16 * _ROUND else max(1, cap // 64)
+def _with_more_rows(because: str, confidence: Confidence) -> tuple[str, Confidence]:
+    """A row's own share of the memory isn't seen while all micro-batches have as many."""
+    if confidence == "high":
+        return f"{because}; no micro-batch with more rows was seen", "medium"
+    return because, confidence
+
+
+def _parallel(own: Replayer) -> int:
+    """Ranks that share a sequence, and hold a cap together."""
+    return parallel_of(own.dealings[0].batch.rounds[0])
+
+
+def _longest(own: Replayer) -> int:
+    """The smallest cap of one rank that holds each row."""
+    return -(-max(own.lengths()) // _parallel(own))
 
 
 def _fullest(own: Replayer, settings: Settings) -> list[int]:
     """Tokens that are computed for the largest micro-batch of each step."""
-    return [max(one[0] for one in own.after(at, settings).micro_batches) for at in range(len(own))]
+    return [max((one[0] for one in own.after(at, settings).micro_batches), default=0) for at in range(len(own))]

@@ -51,6 +51,9 @@ _TOGETHER: Final[Mapping[str, str]] = {
     "values": "critic",
 }
 
+#: verl's, of how many ranks share a sequence.
+_SHARING: Final = ("ulysses_sequence_parallel_size", "context_parallel_size")
+
 #: TRL's and Transformers' phase that trains nothing, and whose rows have a setting of their own.
 EVALUATION: Final = "evaluate"
 
@@ -154,6 +157,22 @@ def switches_beside(run: Run, values: Mapping[str, Any]) -> list[str]:
     if framework(run) != "verl" or turned is None:
         return []
     return [key for key in pair if key not in values and value_of(run, key) is (not turned)]
+
+
+def shares_sequences(run: Run) -> bool:
+    """Whether the configuration has several ranks share a sequence, in any of its parts.
+
+    Args:
+        run: The run.
+    """
+    waiting: list[Any] = [run.info.config]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            if any(isinstance(one.get(name), int) and one[name] > 1 for name in _SHARING):
+                return True
+            waiting.extend(one.values())
+    return False
 
 
 def value_of(run: Run, key: str) -> Any:
