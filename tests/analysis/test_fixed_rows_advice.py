@@ -64,6 +64,15 @@ def test_4_of_padded_rows_the_cap_is_lowered_until_no_rectangle_is_larger_than_t
         assert under(run, computed(run)) > 2 * computed(run)
 
 
+def test_4_a_cap_in_the_place_of_fixed_rows_allows_for_a_verl_whose_cap_is_loose(tmp_path):
+    made = Planted(packer="verl 0.7.1", ranks=1, steps=4, cap=None, rows_each=2, config=config(dynamic=False))
+    made.lengths = lambda random, rows: random.lognormal(6.3, 0.7, rows).clip(20, 2000)
+    with planted(tmp_path, made) as run:
+        (one,) = [each for each in advise(run).suggestions if each.kind == "dynamic"]
+        today = computed(run)
+        assert under(run, one.values[CAP]) <= today < under(run, today)
+
+
 def test_4_a_cap_in_the_place_of_fixed_rows_keeps_the_risk(tmp_path):
     made = Planted(cap=None, ranks=1, steps=6, per_row=0, noise=600 * MIB, config=config(dynamic=False))
     with planted(tmp_path / "a", made) as run:

@@ -93,6 +93,7 @@ class Cut:
             "lengths": list(lengths),
             "count": parts,
             "group_size": arguments.get("force_group_size", 1),
+            "strict": arguments.get("strict", True) if name == "probe" else keeps_the_cap(version),
         }
         if not arguments.get("use_dynamic_bsz", True):
             return cls(packer="verl.fixed_rows", rows_each=arguments.get("micro_batch_size_per_gpu"), **shared)
@@ -105,7 +106,6 @@ class Cut:
             counts_agreed=bool(agreed),
             ordered=arguments.get("use_dynamic_bsz_balance", True),
             balance=arguments.get("balance", "workload"),
-            strict=arguments.get("strict", True) if name == "probe" else keeps_the_cap(version),
             **shared,
         )
 
