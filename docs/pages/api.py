@@ -45,7 +45,7 @@ GROUPS: Final = (
             "probe.analysis.what_if.recorded:replayed,replayed_dealings",
             "probe.analysis.advice.advice:advise,Advice,Suggestion",
             "probe.analysis.advice.promises:promises",
-            "probe.analysis.memory_model:memory_models,MemoryModel,risk_of,room_over_steps",
+            "probe.analysis.memory_model:memory_models,MemoryModel,risk_of,room_over_steps,rooms,Room",
             "probe.analysis.time_model:time_models,TimeModel",
             "probe.views.report.report",
             "probe.dashboards:dashboards,dashboard,panel,Dashboard,Panel,Chart,About",

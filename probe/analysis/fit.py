@@ -50,6 +50,8 @@ class Fit:
         outliers: How many of them were left out.
         noise: Standard deviation of a Gaussian whose middle 95 % is as wide as that of the noise of a measurement:
             at least the first, else the second + the third × what is expected.
+        expected: What the fit gives for each measurement, (points,).
+        left: What each measurement, outliers too, is above it, (points,).
     """
 
     names: tuple[str, ...]
@@ -60,6 +62,8 @@ class Fit:
     points: int
     outliers: int
     noise: tuple[float, float, float]
+    expected: Array
+    left: Array
 
     def __getitem__(self, name: str) -> float:
         """The coefficient of a regressor; raises :class:`ValueError` where there is none of that name."""
@@ -140,7 +144,7 @@ def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike, *, une
         return None
     scaled = rows / scale
     kept = _near(scaled, values)
-    line = (1.0, 1.0, 0.0)
+    line, noise = (1.0, 1.0, 0.0), np.ones(points)
     if uneven:
         line, noise = _noise(scaled, values, kept)
         scaled, values = scaled / noise[:, None], values / noise
@@ -154,9 +158,9 @@ def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike, *, une
     left = told - inside @ solved
     sigma = math.sqrt(float((left**2).sum()) / freedom)
     covariance = _sandwich(inside, inverse, left, sigma) if uneven else sigma**2 * inverse
-    wide = sigma
+    wide, expected = sigma, scaled @ solved
     if uneven and freedom >= _MANY:
-        wide = _width(values - scaled @ solved) * math.sqrt(len(told) / freedom) / student(0.975, freedom)
+        wide = _width(values - expected) * math.sqrt(len(told) / freedom) / student(0.975, freedom)
     return Fit(
         tuple(names),
         solved / scale,
@@ -166,6 +170,8 @@ def fit(names: Sequence[str], regressors: ArrayLike, measured: ArrayLike, *, une
         points,
         points - int(kept.sum()),
         (wide * line[0], wide * line[1], wide * line[2]),
+        expected * noise,
+        (values - expected) * noise,
     )
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from probe.analysis.fit import Fit, fit
+from probe.analysis.tail import Tail
 from probe.sql import Sql, sql
 from probe.text import missing, rows
 
@@ -210,8 +211,65 @@ def room_over_steps(run: Run) -> pd.DataFrame:
         step, role, phase, process (with the largest peak), peak_bytes, and room_bytes: the memory of that process's
         device without what isn't torch's and without the peak; NaN where its size isn't known.
     """
+    return _room(run, Sql("true"))
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the largest micro-batches of a role and phase left free over the steps that its model is from.
+
+    What the allocator reserves above a peak isn't free. Below 0 so much was lacking.
+
+    Attributes:
+        role: Of the model.
+        phase: Of the step.
+        steps: How many have a peak.
+        at_an_end: How many of them the first and the last tenth have each.
+        first_bytes: Median of the first tenth of the steps.
+        last_bytes: Of the last tenth.
+        least_bytes: In the step that left least.
+        least_step: That step.
+        process: Where it was.
+    """
+
+    role: str | None
+    phase: str | None
+    steps: int
+    at_an_end: int
+    first_bytes: float
+    last_bytes: float
+    least_bytes: float
+    least_step: int
+    process: str
+
+
+def rooms(run: Run, models: Sequence[MemoryModel]) -> list[Room]:
+    """The room over the steps of each role and phase whose peaks are those of its micro-batches.
+
+    Args:
+        run: The run.
+        models: Of its roles and phases.
+    """
+    known = {(one.role, one.phase): one for one in models if one.fit is not None or one.lacks_variety}
+    if not known:
+        return []
+    found, frame = [], _room(run, newest(run, "s.step")).dropna(subset=["room_bytes"])
+    for (role, phase), here in frame.groupby(["role", "phase"], dropna=False):
+        model = known.get((_name(role), _name(phase)))
+        if model is None:
+            continue
+        over = here.sort_values("step")
+        free = over["room_bytes"].to_numpy(dtype=float) - model.reserved_above_bytes
+        end, least = max(1, len(free) // 10), int(free.argmin())
+        ends = float(np.median(free[:end])), float(np.median(free[-end:]))
+        where = int(over["step"].iloc[least]), str(over["process"].iloc[least])
+        found.append(Room(model.role, model.phase, len(free), end, *ends, float(free[least]), *where))
+    return found
+
+
+def _room(run: Run, wanted: Sql) -> pd.DataFrame:
     columns = ["step", "role", "phase", "process", "peak_bytes", "room_bytes"]
-    frame = run.sql(_PEAKS.format(wanted="true")) if run.has("memory") and run.has("micro_batches") else pd.DataFrame()
+    frame = run.sql(_PEAKS.format(wanted=wanted)) if run.has("memory") and run.has("micro_batches") else pd.DataFrame()
     if frame.empty:
         return pd.DataFrame(columns=columns)
     room = {row["process"]: float(row["total"] - row["beside"] - row["others"]) for row in rows(run.sql(_ROOM))}
@@ -354,6 +412,10 @@ def _own_share(frame: pd.DataFrame, name: str, others: Sequence[str], floors: di
 
 # ------------------------------------------------------------------------------------------------------------- risk
 
+#: So many of a step's micro-batches are looked at, most of them the fullest. Each stands for those after it, up to the
+#: next: they need no more than it does, and nearly as much.
+_LOOKED_AT: Final = 64
+
 
 def risk_of(
     model: MemoryModel,
@@ -365,8 +427,9 @@ def risk_of(
 ) -> float | None:
     """The share of runs in which a micro-batch's peak passes what may be allocated.
 
-    Runs are put together of the given steps, drawn with replacement. Each has coefficients of its own, drawn from
-    their uncertainty, and every micro-batch noise.
+    Runs are put together of the given steps, drawn with replacement. Each has coefficients and a tail of the noise of
+    its own, drawn from their uncertainty (:class:`~probe.analysis.tail.Tail`), and every micro-batch noise. The noise
+    is that of all recorded peaks, also of those that the fit leaves out as outliers: they took the memory.
 
     Args:
         model: Of the role and phase.
@@ -379,29 +442,19 @@ def risk_of(
         0 to 1; None without a model, or where the capacity isn't known.
     """
     steps = [one for one in steps if one]
-    if model.fit is None or model.room_bytes is None or not steps:
+    fit, room = model.fit, model.room_bytes
+    if fit is None or room is None or not steps:
         return None
     random = np.random.default_rng(seed)
-    drawn = random.multivariate_normal(model.fit.coefficients, model.fit.covariance, runs, method="eigh")
+    drawn = random.multivariate_normal(fit.coefficients, fit.covariance, runs, method="eigh")
+    chosen = random.multinomial(length, np.full(len(steps), 1 / len(steps)), size=runs)
+    tail = Tail(fit.left / np.maximum(fit.noise_at(fit.expected), 1.0), runs, random)
     safe = np.empty((len(steps), runs))
     for at, one in enumerate(steps):
         wanted = model.regressors(list(one))
-        fullest = wanted[np.argsort(-model.fit.mean(wanted))[:32]]  # beyond, what a micro-batch adds is nothing
-        noise = np.maximum(model.fit.noise_at(model.fit.mean(fullest)), 1.0)
-        safe[at] = _log_below((model.room_bytes - fullest @ drawn.T) / noise[:, None]).sum(axis=0)
-    chosen = random.multinomial(length, np.full(len(steps), 1 / len(steps)), size=runs)
+        order = np.argsort(-fit.mean(wanted))
+        first = np.unique(np.geomspace(1, len(order), _LOOKED_AT).astype(int)) - 1
+        fullest, stands_for = wanted[order[first]], np.diff(first, append=len(order))
+        noise = np.maximum(fit.noise_at(fit.mean(fullest)), 1.0)
+        safe[at] = stands_for @ tail.log_below((room - fullest @ drawn.T) / noise[:, None])
     return float(1 - np.exp((chosen.T * safe).sum(axis=0)).mean())
-
-
-#: Where a standard Gaussian's tail is below 1e-19: over all micro-batches of all steps it comes to nothing. Most of
-#: them are as far from the end of memory as that.
-_FAR: Final = 9.0
-
-
-def _log_below(z: Array) -> Array:
-    """The logarithm of the share of a standard Gaussian below z."""
-    above = np.where(z < 0, 1.0, 0.0)
-    near = np.abs(z) < _FAR
-    above[near] = [0.5 * one for one in map(math.erfc, (z[near] / math.sqrt(2)).tolist())]
-    found: Array = np.log1p(-np.minimum(above, 1 - 1e-12))
-    return found

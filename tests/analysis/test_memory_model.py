@@ -9,9 +9,12 @@ import pandas as pd
 import pytest
 
 from probe.analysis import memory_model
-from probe.analysis.memory_model import _of_phase, memory_models, risk_of
+from probe.analysis.advice import advise
+from probe.analysis.memory_model import _of_phase, memory_models, risk_of, room_over_steps, rooms
+from probe.analysis.tail import Tail
 from probe.analysis.time_model import time_models
 from probe.records import GIB
+from probe.text import size
 from tests.analysis.planted_batches import MIB, Planted, planted
 from tests.sample_run import open_run, sample_rows
 
@@ -163,6 +166,116 @@ def framed(told, peaks, reserved_above):
     made = {"role": "actor", "phase": "update_actor", "source": "cuda", "peak_kind": "exact", "process": "a", "rank": 0}
     frame = pd.DataFrame(told, columns=["tokens", "longest", "rows"]).assign(**made, peak=peaks)
     return frame.assign(step=np.arange(len(told)) // 12 + 1, reserved_peak=peaks + reserved_above)
+
+
+#: Noise of about 64 MiB, and how many times as high as it is told a risk may be, as the mean and the median over runs.
+TAILS = {
+    "gauss": (lambda random, count: random.normal(0, 64 * MIB, count), (1, 1)),
+    "laplace": (lambda random, count: random.laplace(0, 45 * MIB, count), (4, 2)),
+    "exponential": (lambda random, count: random.exponential(64 * MIB, count), (4, 2)),
+    "t4": (lambda random, count: 45 * MIB * random.standard_t(4, count), (15, 5)),
+}
+ROOM = {"a": {"total": 80 * GIB, "beside": 2 * GIB, "others": 0}}
+
+
+def room_at(model, steps, risk):
+    """The model with so much memory that the risk is as large."""
+    low, high = 20 * GIB, 200 * GIB
+    for _ in range(24):
+        middle = (low + high) / 2
+        found = replace(model, capacity_bytes=middle)
+        low, high = (low, middle) if risk_of(found, steps) <= risk else (middle, high)
+    return replace(model, capacity_bytes=high)
+
+
+@pytest.mark.parametrize("noise", TAILS)
+def test_3_where_2_percent_are_told_not_many_more_run_out_of_memory_whatever_the_noise(noise):
+    draw, (mean, median) = TAILS[noise]
+    random, one, passed = np.random.default_rng(18), (8000, 800, 8), []
+    for _ in range(12):
+        told, expected = drawn(random, 2000)
+        found = _of_phase("a", "u", framed(told, expected + draw(random, 2000), 0), ROOM, None, None)
+        found = room_at(found, [[one] * 4], 0.02)
+        above = found.room_bytes - (20 * GIB + np.array(one) @ np.array([3.0, 0.5, 20.0]) * MIB)
+        share = np.mean(draw(random, 4_000_000) > above)
+        passed.append(1 - (1 - share) ** 4000)  # in 1,000 steps of four
+    assert np.mean(passed) < 0.02 * mean
+    assert np.median(passed) < 0.02 * median
+
+
+def test_3_of_gaussian_noise_the_tail_costs_little_memory():
+    random, one = np.random.default_rng(19), (8000, 800, 8)
+    told, expected = drawn(random, 3000)
+    found = _of_phase("a", "u", framed(told, expected + random.normal(0, 64 * MIB, 3000), 0), ROOM, None, None)
+    above = room_at(found, [[one] * 4], 0.02).room_bytes - found.predict([one])[0][0]
+    assert 4.2 < above / (64 * MIB) < 6.0  # 4.4 standard deviations are the quantile
+
+
+def test_3_gross_peaks_count_in_the_risk_and_no_cap_is_raised_past_them(tmp_path):
+    config = {"actor_rollout_ref": {"actor": {"ppo_max_token_len_per_gpu": 8192, "use_dynamic_bsz": True}}}
+    with planted(tmp_path, Planted(steps=20, gross=0.04, total=60 * GIB, config=config)) as run:
+        (model,) = memory_models(run)
+        assert model.largest_peak_bytes > model.room_bytes
+        assert risk_of(model, [[(8000, 800, 8)] * 16]) > 0.99
+        assert [one for one in advise(run).suggestions if one.kind == "cap" and not one.lowers] == []
+        assert "its largest peak is 2.14 GiB above what is free." in repr(run.advise()).replace("\n", " ")
+
+
+def test_3_all_micro_batches_of_a_step_count_in_the_risk(monkeypatch):
+    random = np.random.default_rng(20)
+    told, expected = drawn(random, 2000)
+    found = _of_phase("a", "u", framed(told, expected + random.normal(0, 64 * MIB, 2000), 0), ROOM, None, None)
+    one = (8000, 800, 8)
+    found = room_at(found, [[one]], 0.01)
+    many, apart = risk_of(found, [[one] * 256], length=100), risk_of(found, [[one]], length=25_600)
+    assert many == pytest.approx(apart)
+    assert many > 5 * risk_of(found, [[one] * 32], length=100)
+    # Of unlike ones a few stand for the others.
+    unlike = [[(int(tokens), 800, 8) for tokens in random.uniform(7000, 8000, 500)] for _ in range(10)]
+    found = room_at(found, unlike, 0.05)
+    few = risk_of(found, unlike)
+    monkeypatch.setattr(memory_model, "_LOOKED_AT", 100_000)
+    assert risk_of(found, unlike) == pytest.approx(few, rel=0.1)
+
+
+def test_3_a_bound_within_the_recorded_noise_is_passed_as_often_as_was_recorded():
+    noise = np.r_[np.random.default_rng(21).normal(0, 1, 960), np.linspace(50, 90, 40)]
+    tail = Tail(noise, 50, np.random.default_rng(0))
+    above = 1 - np.exp(tail.log_below(np.full((1, 50), 49.0)))
+    assert (above >= 0.04 - 1e-9).all()
+    beyond = 1 - np.exp(tail.log_below(np.full((1, 50), 200.0)))
+    assert 0 < beyond.mean() < 0.01
+    exact = Tail(np.zeros(30), 10, np.random.default_rng(0))
+    assert (exact.log_below(np.full((1, 10), 8.0)) > -1e-12).all()
+
+
+def test_3_how_much_room_the_steps_left_is_told(tmp_path):
+    with planted(tmp_path / "a", Planted(steps=40, drift=50 * MIB)) as run:
+        found = run.advise()
+        (model,), (room,) = found.memory, found.room
+        assert (room.role, room.phase, room.steps, room.at_an_end) == ("actor", "update_actor", 40, 4)
+        assert room.least_bytes == pytest.approx(model.left_bytes, abs=2)
+        free = room_over_steps(run).sort_values("step")["room_bytes"] - model.reserved_above_bytes
+        assert room.first_bytes == pytest.approx(free[:4].median())
+        assert room.last_bytes == pytest.approx(free[-4:].median())
+        assert room.last_bytes < room.first_bytes
+        told = repr(found).replace("\n", " ")
+        assert f"update_actor over 40 steps: {size(room.first_bytes)} free in the first 4 (median)" in told
+        assert f"least in step {room.least_step}: {size(room.least_bytes)} free." in told
+        (line,) = found.to_dict()["room_over_steps"]
+        assert (line["phase"], line["least_step"]) == ("update_actor", room.least_step)
+    with planted(tmp_path / "tight", Planted(steps=12, total=44 * GIB)) as run:
+        told = repr(run.advise()).replace("\n", " ")
+        assert "MiB too little." in told or "GiB too little." in told
+        assert "above what is free" in told
+        assert "-" not in told.split("needs the most memory")[1]
+        peaks = [one.sentence for one in run.findings() if one.sentence.startswith("The largest peak of GPU memory")]
+        assert "more than the device's 44.0 GiB" in peaks[0]
+        assert "-" not in peaks[0].split("longest")[1]
+    with planted(tmp_path / "older", Planted(peak_kind="at_most")) as run:
+        assert rooms(run, memory_models(run)) == []  # whose peaks are of older work
+    with open_run(tmp_path / "rss", sample_rows(ranks=2, steps=4, accelerator=False)) as run:
+        assert rooms(run, memory_models(run)) == []
 
 
 @pytest.mark.parametrize("noise", NOISES)

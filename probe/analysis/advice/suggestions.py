@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from probe.analysis.change import Change, Confidence
-from probe.analysis.memory_model import MemoryModel
+from probe.analysis.memory_model import MemoryModel, Room
 from probe.analysis.what_if.answering import WhatIf
 from probe.records import GIB
-from probe.text import size_within
+from probe.text import count, size, size_within
 
 #: Share of runs of a thousand steps that may run out of memory.
 RISK: Final = 0.02
@@ -108,6 +108,7 @@ class Advice:
         memory: The memory model of each role and phase.
         limits: By role and phase what its memory allows of a cap; only where a model foretells it.
         risk: The share of runs of 1,000 steps that may run out of memory.
+        room: What each role and phase left of the device's memory over the steps, where that is known.
     """
 
     framework: str
@@ -116,6 +117,7 @@ class Advice:
     memory: tuple[MemoryModel, ...]
     limits: Mapping[tuple[str | None, str | None], CapLimit] = field(default_factory=dict)
     risk: float = RISK
+    room: tuple[Room, ...] = ()
 
     @property
     def values(self) -> dict[str, Any]:
@@ -150,6 +152,7 @@ class Advice:
             "suggestions": [one.to_dict() for one in self.suggestions],
             "remarks": list(self.remarks),
             "memory": [memory_told(one) for one in self.memory],
+            "room_over_steps": [asdict(one) for one in self.room],
         }
 
     def __repr__(self) -> str:
@@ -157,10 +160,10 @@ class Advice:
         memory = [_memory_line(one) for one in self.memory if one.fit is not None]
         binding = self.binding
         if binding is not None:
-            left = (binding.left_bytes or 0.0) / GIB
-            memory.append(
-                f"{binding.phase or 'no phase'} needs the most memory: its largest peak left {left:.1f} GiB free."
-            )
+            left = binding.left_bytes or 0.0
+            told_left = f"left {size(left)} free" if left >= 0 else f"is {size(-left)} above what is free"
+            memory.append(f"{binding.phase or 'no phase'} needs the most memory: its largest peak {told_left}.")
+        memory += [_room_line(one) for one in self.room]
         return "\n\n".join([*told, *(textwrap.fill(one, 102) for one in [*self.remarks, *memory])])
 
 
@@ -183,6 +186,22 @@ def _memory_line(model: MemoryModel) -> str:
     if model.drift_bytes_per_step:
         told += f"; {model.drift_bytes_per_step / 1024**2:+.3g} MiB a step besides"
     return f"{told}."
+
+
+def _room_line(room: Room) -> str:
+    """What a phase left free over the steps, in words."""
+    name, least = room.phase or "no phase", f"least in step {count(room.least_step)}: {_free(room.least_bytes)}"
+    if room.steps == 1:
+        return f"{name} over one step: {_free(room.least_bytes)}."
+    first, last = "the first step", "the last"
+    if room.at_an_end > 1:
+        first, last = f"the first {count(room.at_an_end)} (median)", f"the last {count(room.at_an_end)}"
+    ends = f"{_free(room.first_bytes)} in {first}, {_free(room.last_bytes)} in {last}"
+    return f"{name} over {count(room.steps)} steps: {ends}; {least}."
+
+
+def _free(left: float) -> str:
+    return f"{size(left)} free" if left >= 0 else f"{size(-left)} too little"
 
 
 def memory_told(model: MemoryModel) -> dict[str, Any]:

@@ -59,7 +59,11 @@ def peak(run: Run) -> list[Finding]:
             )
         ]
     left = float(row["headroom_ratio"])
-    text += f" {percent(left)} of the device's {size(row['device_total_bytes'])} was left."
+    device = f"the device's {size(row['device_total_bytes'])}"
+    if left >= 0:
+        text += f" {percent(left)} of {device} was left."
+    else:  # peaks of several moments
+        text += f" With what else was in use, each at its largest, that is {percent(-left)} more than {device}."
     tight = left < TIGHT_HEADROOM
     return [
         Finding(
