@@ -1,10 +1,10 @@
 """How often noise passes a bound, from what was recorded of it: also a bound that it hasn't passed yet.
 
 A run of 1,000 steps draws more micro-batches than were recorded, so the tail beyond the largest recorded noise decides.
-It is a generalised Pareto distribution through the highest twentieth: the limit of every common distribution's tail
-(J. Pickands, *Annals of Statistics* 3, 1975). Its shape and scale are by probability-weighted moments (J. R. M. Hosking
-and J. R. Wallis, *Technometrics* 29, 1987). Where a Gaussian, or the recorded noise itself, passes the bound more
-often, that counts.
+It is a generalised Pareto distribution through the highest tenth: the limit of every common distribution's tail (J.
+Pickands, *Annals of Statistics* 3, 1975). Its shape and scale are by probability-weighted moments (J. R. M. Hosking and
+J. R. Wallis, *Technometrics* 29, 1987). Where a Gaussian, or the recorded noise itself, passes the bound more often,
+that counts.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-#: The tail is from the highest twentieth of the noise: of so many at least, but never of more than half, and so many at
+#: The tail is from the highest tenth of the noise: of so many at least, but never of more than half, and so many at
 #: most.
-_PART: Final = 20
+_PART: Final = 10
 _LEAST: Final = 20
 _MOST: Final = 200
-#: Shapes of a tail. The highest twentieth of a Gaussian has about the first; a bound on noise, as lighter tails have
+#: Shapes of a tail. The highest tenth of a Gaussian has about the first; a bound on noise, as lighter tails have
 #: one, can't be known from so few. At the second the variance is no longer finite, and the moments tell no shape.
 _SHAPES: Final = (-0.1, 0.5)
 #: Where a standard Gaussian's tail is below 1e-19: over all micro-batches of all steps it comes to nothing. Most of

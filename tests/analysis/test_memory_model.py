@@ -173,7 +173,7 @@ TAILS = {
     "gauss": (lambda random, count: random.normal(0, 64 * MIB, count), (1, 1)),
     "laplace": (lambda random, count: random.laplace(0, 45 * MIB, count), (4, 2)),
     "exponential": (lambda random, count: random.exponential(64 * MIB, count), (4, 2)),
-    "t4": (lambda random, count: 45 * MIB * random.standard_t(4, count), (15, 5)),
+    "t4": (lambda random, count: 45 * MIB * random.standard_t(4, count), (12, 8)),
 }
 ROOM = {"a": {"total": 80 * GIB, "beside": 2 * GIB, "others": 0}}
 
