@@ -122,13 +122,14 @@ def test_2_a_page_answers_as_the_run_does_times_and_peaks_too(run: Any) -> None:
         assert set(mine["after"]) == set(numbers.index)
         for side in ("before", "after"):
             assert mine[side] == pytest.approx(numbers[side].to_dict(), rel=1e-9, abs=1e-9)
-        for name in ("predicted_s", "predicted_peak_bytes"):
+        assert mine["modelled"] == pytest.approx(numbers["modelled"].dropna().to_dict(), rel=1e-9)
+        for name in ("predicted_s", "predicted_peak_bytes", "predicted_step_s"):
             assert (mine["low"][name], mine["high"][name]) == pytest.approx(
                 (numbers["low"][name], numbers["high"][name]), rel=1e-9
             )
         assert mine["saved"] == pytest.approx(theirs.saved_s["actor", "update_actor"], rel=1e-6, abs=1e-9)
         if not changes:
-            assert mine["after"] == pytest.approx(mine["before"], rel=1e-12)
+            assert mine["after"] == pytest.approx(mine["before"] | mine["modelled"], rel=1e-12)
 
 
 def test_2_what_a_page_has_no_rule_for_it_asks(run: Any, tmp_path: Path) -> None:

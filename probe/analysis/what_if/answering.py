@@ -6,10 +6,9 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
 import pandas as pd
 
 from probe._progress import drawn
@@ -17,9 +16,11 @@ from probe.analysis.memory_model import MemoryModel, memory_models
 from probe.analysis.time_model import TimeModel, time_models
 from probe.analysis.what_if.batches import Round, StepBatch
 from probe.analysis.what_if.cutting import Dealing, Made, cut_ranks, parallel_of, recorded_cut
-from probe.analysis.what_if.numbers import NUMBERS, RankWork, StepNumbers, Width, step_numbers
+from probe.analysis.what_if.happened import happened
+from probe.analysis.what_if.numbers import StepNumbers, Width, step_numbers
 from probe.analysis.what_if.recorded import step_batches
 from probe.analysis.what_if.settings import Settings
+from probe.analysis.what_if.telling import FRAME, PREDICTED, Phase, Where, joined, rows_of, step_row
 from probe.analysis.what_if.together import together_batches
 from probe.core.balancing.replay import COMPARED, Cut
 from probe.errors import InputError
@@ -39,13 +40,6 @@ DRAWN: Final = 1000
 STEPS: Final = 50
 MICRO_BATCHES: Final = 200_000
 
-#: Added to those of :data:`probe.analysis.what_if.numbers.NUMBERS` where a model says them.
-PREDICTED: Final = {
-    "predicted_s": "seconds of the phase in a step, by the time model; None where there is none",
-    "predicted_peak_bytes": "largest peak of a micro-batch, by the memory model; None where there is none",
-}
-FRAME: Final = ("role", "phase", "number", "before", "after", "low", "high")
-
 
 @dataclass(frozen=True)
 class WhatIf:
@@ -53,9 +47,10 @@ class WhatIf:
 
     Attributes:
         changes: What was asked to be other than it was, by name.
-        frame: A row for each role, phase and number: before (as it was cut), after, and for predictions the ends low
-            and high of the interval of after; NaN where there is none. Numbers are means over steps, ``over_cap`` is a
-            sum, ``largest_tokens`` and ``predicted_peak_bytes`` are maxima.
+        frame: A row for each role, phase and number: before (as it was recorded) and after; for predictions also the
+            ends low and high of the interval of after, and modelled, what the model says of the batches as they were
+            cut, to which after compares. NaN where there is none. Numbers are means over steps, ``over_cap`` is a sum,
+            ``largest_tokens`` and ``predicted_peak_bytes`` are maxima. ``predicted_step_s`` has no role or phase.
         saved_s: By (role, phase) the seconds of a step that are saved, by the time model, and how far their interval
             reaches to either side; only where there is a model.
         steps: How many were replayed.
@@ -79,7 +74,8 @@ class WhatIf:
         everything else; NaN where it isn't known.
 
         Args:
-            name: See :data:`probe.analysis.what_if.numbers.NUMBERS` and :data:`PREDICTED`.
+            name: See :data:`probe.analysis.what_if.numbers.NUMBERS` and
+                :data:`probe.analysis.what_if.telling.PREDICTED`.
             role: Only of this role.
             phase: Only of this phase.
         """
@@ -89,8 +85,9 @@ class WhatIf:
         if here.empty:
             return math.nan, math.nan
         if name in ("micro_batches", "over_cap", "padding_tokens", "predicted_s"):
-            return float(here["before"].sum()), float(here["after"].sum())
-        return float(here["before"].max()), float(here["after"].max())
+            return float(here["before"].sum(skipna=False)), float(here["after"].sum(skipna=False))
+        every = name in PREDICTED  # what wasn't measured of one phase could be the largest
+        return float(here["before"].max(skipna=not every)), float(here["after"].max(skipna=not every))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON; None where a number isn't known."""
@@ -119,14 +116,6 @@ class WhatIf:
 
 def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@dataclass
-class _Phase:
-    """What is gathered of one role and phase."""
-
-    before: list[StepNumbers] = field(default_factory=list)
-    after: list[StepNumbers] = field(default_factory=list)
 
 
 class Replayer:
@@ -160,6 +149,9 @@ class Replayer:
         if not found:
             raise InputError("run: no micro-batches were recorded for these steps, role and phase")
         self._has([Dealing(one) for one in found])
+        told_of = {one.step for one in found if one.step is not None and one.undealt is None}
+        #: What was measured of them.
+        self.happened = functools.cache(lambda: happened(run, told_of))
         named = {(one.role, one.phase) for one in found}
         self.memory: dict[Any, MemoryModel] = {}
         self.time: dict[Any, TimeModel] = {}
@@ -256,7 +248,7 @@ class Replayer:
             settings: That are changed.
             told: Called after each batch; False ends it.
         """
-        phases: dict[tuple[str | None, str | None], _Phase] = {}
+        phases: dict[Where, Phase] = {}
         refused: dict[int | None, str] = {}
         steps: set[int | None] = set()
         packers: set[str] = set()
@@ -267,9 +259,12 @@ class Replayer:
             except InputError as error:
                 refused[batch.step] = str(error)
             else:
-                here = phases.setdefault((batch.role, batch.phase), _Phase())
+                here = phases.setdefault((batch.role, batch.phase), Phase())
+                here.steps.append(batch.step)
                 here.before.append(self.before(at))
                 here.after.append(after)
+                here.predicted = here.predicted and _as_many_ranks(batch, settings)
+                here.measured = here.measured and batch.undealt is None  # of those a step may be a mere number
                 steps.add(batch.step)
             packers.add(_packer_of(batch, settings))
             if not told():
@@ -278,15 +273,17 @@ class Replayer:
         if not phases and refused:
             step, why = next(iter(refused.items()))
             raise InputError(f"what_if: no step can be replayed with these settings; step {step}: {why}")
-        predicts = settings.sp_size is None
-        frame, saved = [], {}
+        frame, saved, known = [], {}, self.happened()
         for key, one in phases.items():
-            time = self.time.get(key) if predicts else None
-            frame += _rows_of(key, one, self.memory.get(key) if predicts else None, time)
-            if time is not None:
-                value, reach = time.saved(_rounds(one.before, time), _rounds(one.after, time))
-                saved[key] = (value / len(one.before), reach / len(one.before))
+            time = self.time.get(key)
+            frame += rows_of(key, one, self.memory.get(key), time, known)
+            less = None if time is None else one.saved(time)
+            if less is not None:
+                saved[key] = (less[0] / len(one.before), less[1] / len(one.before))
+        if sum(len(one.steps) for one in phases.values()) == len(self):  # else phases of a step are missing
+            frame += step_row(phases, self.time, known)
         compared = packers <= COMPARED
+        predicts = all(one.predicted for one in phases.values())
         notes = _notes(settings, packers, refused, len(steps), wanted, predicts)
         told_of = pd.DataFrame(frame, columns=list(FRAME))
         return WhatIf(settings.told(), told_of, saved, len(steps), wanted, notes, compared, refused)
@@ -368,7 +365,7 @@ def together(answers: Sequence[WhatIf]) -> WhatIf:
     refused = {step: why for one in answers for step, why in one.refused.items()}
     return WhatIf(
         changes,
-        pd.concat([one.frame for one in answers], ignore_index=True),
+        joined([one.frame for one in answers]),
         saved,
         min(one.steps for one in answers),
         max(one.wanted for one in answers),
@@ -379,16 +376,6 @@ def together(answers: Sequence[WhatIf]) -> WhatIf:
 
 
 # ------------------------------------------------------------------------------------------------------ how it is done
-
-
-def _over_steps(name: str, values: list[float]) -> float:
-    if name == "over_cap":
-        return math.fsum(values)
-    return max(values) if name == "largest_tokens" else _mean(values)
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _last_steps(run: Run) -> list[int] | None:
@@ -435,44 +422,19 @@ def width_of(first: Round, round_to: int | None) -> Width:
     return Width(padded=True, fixed=call.widths[0] if same else None, round_to=round_to or 1)
 
 
+def _as_many_ranks(batch: StepBatch, settings: Settings) -> bool:
+    """Whether as many ranks share the rows, and a sequence: models know no others."""
+    first = batch.rounds[0]
+    ranks, parallel = len(first.data_ranks), parallel_of(first)
+    return settings.dp_size in (None, ranks) and settings.sp_size in (None, parallel)
+
+
 def _packer_of(batch: StepBatch, settings: Settings) -> str:
     first = batch.rounds[0]
     try:
         return settings.applied(recorded_cut(first.calls[0]), before=1, parallel=1, ranks=len(first.calls)).packer
     except InputError:
         return ""
-
-
-def _rows_of(
-    key: tuple[str | None, str | None], one: _Phase, memory: MemoryModel | None, time: TimeModel | None
-) -> list[tuple[Any, ...]]:
-    told: list[tuple[Any, ...]] = []
-    for name in NUMBERS:
-        before, after = (_over_steps(name, [each.values[name] for each in side]) for side in (one.before, one.after))
-        told.append((*key, name, before, after, math.nan, math.nan))
-    if time is not None:
-        steps = len(one.before)
-        (happened, _), (value, reach) = (time.seconds(_rounds(side, time)) for side in (one.before, one.after))
-        low, high = value - reach, value + reach
-        told.append((*key, "predicted_s", *(seconds / steps for seconds in (happened, value, low, high))))
-    if memory is not None and memory.fit is not None:
-        peaks = [_peak(memory, side) for side in (one.before, one.after)]
-        told.append((*key, "predicted_peak_bytes", peaks[0][0], *peaks[1]))
-    return told
-
-
-def _rounds(steps: Sequence[StepNumbers], time: TimeModel) -> list[RankWork]:
-    """The slowest rank of each round of all steps, which have what the coefficients are off by in common."""
-    return time.slowest([works for step in steps for works in step.works])
-
-
-def _peak(model: MemoryModel, steps: Sequence[StepNumbers]) -> tuple[float, float, float]:
-    found = model.predict(sorted({one for step in steps for one in step.micro_batches}))
-    if found is None:
-        return math.nan, math.nan, math.nan
-    at = int(np.argmax(found[0]))
-    mean, low, high = (float(one[at]) for one in found)
-    return mean, low, high
 
 
 def _notes(
@@ -485,7 +447,8 @@ def _notes(
     if settings.deals:
         told.append("Rows are dealt to ranks and mini-batches in the order in which they came, without a shuffle.")
     if not predicts:
-        told.append("Time and memory under another sequence-parallel size aren't predicted: no run of it is known.")
+        what = "number of data-parallel ranks" if settings.sp_size is None else "sequence-parallel size"
+        told.append(f"Time and memory under another {what} aren't predicted: no run of it is known.")
     if refused:
         told.append(f"{len(refused)} steps can't be cut so: {next(iter(refused.values()))}.")
     if steps + len(refused) < wanted:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from probe._check import whole_number
 from probe.core.balancing.capped import Balance
 from probe.core.balancing.replay import PACKERS, Cut
-from probe.errors import InputError, UnknownNameError
+from probe.errors import InputError, InputTypeError, UnknownNameError
 
 #: How rows come to ranks: "batch" deals those of a whole batch, as verl's ``balance_batch``; "mini_batch" those of each
 #: mini-batch; "none" gives each rank a stretch of them.
@@ -23,6 +23,16 @@ ORDERS: Final = ("by_work", "as_packed", "largest_first", "smallest_first")
 #: What micro-batches are made even in.
 EVENED: Final = ("workload", "tokens")
 
+#: Packers under which ranks can agree on the number of micro-batches; under the others they never do.
+_AGREEING: Final = (
+    "verl.rearrange_micro_batches",
+    "seqlen_balancing.rearrange_micro_batches",
+    "slime.dynamic_batch_size",
+)
+
+#: Rules that share rows equally among ranks; micro-batches aren't cut by them.
+_DEALING: Final = ("verl.equal_size", "seqlen_balancing.equal_size")
+
 _WHOLE: Final = ("cap_tokens", "rows_each", "dp_size", "sp_size", "round_to", "group_size", "minimum_count", "divisor")
 
 
@@ -32,7 +42,8 @@ class Settings:
 
     Attributes:
         cap_tokens: Most tokens of a micro-batch on one GPU; ranks of sequence parallelism hold it together.
-        packer: One of :data:`probe.core.balancing.replay.PACKERS`.
+        packer: One of :data:`probe.core.balancing.replay.PACKERS` that cuts micro-batches; those named ``equal_size``
+            deal rows to ranks.
         dynamic: True cuts by tokens under ``cap_tokens``, False into fixed rows, ``rows_each`` of them.
         rows_each: Rows of a micro-batch, where it has a fixed number of them.
         balance: How rows come to ranks, see :data:`Deal`.
@@ -74,6 +85,7 @@ class Settings:
         Raises:
             UnknownNameError: There is no such setting, packer, balance or order.
             InputError: A number is too small.
+            InputTypeError: A number isn't whole; ``dynamic`` or ``strict`` is neither True nor False.
         """
         known = [one.name for one in fields(cls)]
         for name in changes:
@@ -83,8 +95,12 @@ class Settings:
         for name in _WHOLE:
             if getattr(made, name) is not None:
                 whole_number(name, getattr(made, name), 1)
+        for name in ("dynamic", "strict"):
+            value = getattr(made, name)
+            if value is not None and not isinstance(value, bool):
+                raise InputTypeError(f"{name}: got {value!r}, expected True or False")
         for name, choices in (
-            ("packer", sorted(PACKERS)),
+            ("packer", sorted(set(PACKERS) - set(_DEALING))),
             ("balance", DEALS),
             ("order", ORDERS),
             ("evened", EVENED),
@@ -117,9 +133,8 @@ class Settings:
         """
         made = cut
         if self.packer is not None:
-            agreed = ranks > 1 if cut is None or self.packer.startswith("slime") else cut.counts_agreed
             base = cut or Cut(packer=self.packer, lengths=[])
-            made = replace(base, packer=self.packer, counts_agreed=agreed)
+            made = replace(base, packer=self.packer, counts_agreed=self._agreed(cut, self.packer, ranks))
         if self.dynamic is not None:
             made = self._kind(made, ranks)
         if made is None:
@@ -146,6 +161,14 @@ class Settings:
         if self.round_to is not None:
             changes["pad_multiple"] = self.round_to
         return replace(made, **changes)
+
+    @staticmethod
+    def _agreed(cut: Cut | None, packer: str, ranks: int) -> bool:
+        """Whether ranks agree on a count: as they did where they could, else wherever they can now."""
+        if packer not in _AGREEING:  # nor where one call cuts the rows of all ranks
+            return False
+        known = cut is not None and cut.packer in _AGREEING and not packer.startswith("slime")
+        return cut.counts_agreed if known and cut is not None else ranks > 1
 
     def _kind(self, cut: Cut | None, ranks: int) -> Cut:
         if cut is None:

@@ -21,7 +21,9 @@ from probe.analysis.advice.adjustable import adjustable
 from probe.analysis.memory_model import MemoryModel, memory_models
 from probe.analysis.time_model import TimeModel, time_models
 from probe.analysis.what_if.answering import Replayer, width_of
+from probe.analysis.what_if.batches import StepBatch
 from probe.analysis.what_if.cutting import Dealing, parallel_of, recorded_cut
+from probe.analysis.what_if.happened import Happened
 from probe.analysis.what_if.numbers import StepNumbers
 from probe.analysis.what_if.settings import Settings
 from probe.core.balancing.replay import COMPARED, Cut
@@ -162,9 +164,10 @@ class WhatIfs:
             steps: How many steps are replayed.
 
         Returns:
-            ``done`` and ``total`` steps; and once they are the same ``before``, ``after``, ``low`` and ``high`` by the
-            name of a number, ``saved`` (seconds, and how far the interval reaches; null without a model), ``notes``
-            and ``compared``. Where more is to be done, the same question goes on with it.
+            ``done`` and ``total`` steps; and once they are the same ``before``, ``after``, ``low``, ``high`` and
+            ``modelled`` by the name of a number (see :attr:`probe.analysis.what_if.answering.WhatIf.frame`), ``saved``
+            (seconds, and how far the interval reaches; null without a model), ``notes`` and ``compared``. Where more is
+            to be done, the same question goes on with it.
 
         Raises:
             UnknownNameError: There is no such setting.
@@ -185,7 +188,7 @@ class WhatIfs:
         numbers = {str(one["number"]): one for one in rows(found.frame)}
         told = {
             side: {name: None if missing(one[side]) else float(one[side]) for name, one in numbers.items()}
-            for side in ("before", "after", "low", "high")
+            for side in ("before", "after", "low", "high", "modelled")
         }
         saved = found.saved_s.get(where)
         return {
@@ -229,7 +232,7 @@ def told_batches(run: Run, step: int | None, models: Models) -> dict[str, Any]:
         return {"step": step, "phases": []}
     letters, phases = 0, []
     for at, dealing in enumerate(replayer.dealings[:MOST_PHASES]):
-        one = _phase(run, dealing, replayer.before(at), models)
+        one = _phase(run, dealing, replayer.before(at), models, replayer.happened())
         letters += len(one["lengths"])
         if letters > MOST_LETTERS:
             letters -= len(one["lengths"])
@@ -269,7 +272,7 @@ def with_limits(told: dict[str, Any], advice: Advice) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------- what a page gets
 
 
-def _phase(run: Run, dealing: Dealing, before: StepNumbers, models: Models) -> dict[str, Any]:
+def _phase(run: Run, dealing: Dealing, before: StepNumbers, models: Models, known: Happened) -> dict[str, Any]:
     """One role and phase: its settings, its lengths, by which rule they were cut, what they came to."""
     batch = dealing.batch
     first = batch.rounds[0]
@@ -292,7 +295,8 @@ def _phase(run: Run, dealing: Dealing, before: StepNumbers, models: Models) -> d
         "parallel": parallel_of(first),
         "width": {"padded": width.padded, "fixed": width.fixed, "round_to": width.round_to},
         "lengths": packed([[call.lengths for call in one.data_ranks] for one in batch.rounds]) if in_page else "",
-        "before": _plain(before.values) | _predicted(before, memory, seconds),
+        "before": _plain(before.values) | _measured(batch, known),
+        "modelled": _modelled(before, memory, seconds),
         "work": work,
         "seconds": None if seconds is None else _seconds_told(seconds),
         "memory": None if memory is None or memory.fit is None else _memory_told(memory),
@@ -335,7 +339,19 @@ def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: None if missing(value) else float(value) for name, value in values.items()}
 
 
-def _predicted(before: StepNumbers, memory: MemoryModel | None, seconds: TimeModel | None) -> dict[str, float | None]:
+def _measured(batch: StepBatch, known: Happened) -> dict[str, float | None]:
+    """What was recorded of what models predict; None where it isn't known."""
+    if batch.undealt is not None:  # its step may be a mere number
+        known = Happened()
+    place = (batch.step, batch.role, batch.phase)
+    return {
+        "predicted_s": known.seconds.get(place),
+        "predicted_peak_bytes": known.peak_bytes.get(place),
+        "predicted_step_s": known.step_s.get(batch.step),
+    }
+
+
+def _modelled(before: StepNumbers, memory: MemoryModel | None, seconds: TimeModel | None) -> dict[str, float | None]:
     """What both models say of the batches as they were cut."""
     found = None if memory is None else memory.predict(sorted(before.micro_batches))
     return {

@@ -239,7 +239,7 @@ export class WhatIf {
     this.going.hidden = true;
     say(this.title, `What if: ${nameOf(phase)}, ${steps === 1 ? `step ${told.step}` : `${SEVERAL} steps up to ${told.step}`}`);
     if (steps === 1 && !Object.keys(changes).length) {
-      this._told(phase, { ...AS_IT_WAS, before: phase.before, after: phase.before, compared: phase.compared }, "As it was recorded. Change a setting to see what it would have done.");
+      this._told(phase, { ...AS_IT_WAS, before: phase.before, after: phase.before, modelled: phase.modelled, compared: phase.compared }, "As it was recorded. Change a setting to see what it would have done.");
       return;
     }
     const cut = steps === 1 ? cutOf(phase, changes) : null;
@@ -320,13 +320,13 @@ export class WhatIf {
     say(this.sentence, sentence);
     this.sentence.toggleAttribute("data-refused", answer === null);
     this._say("");
-    const shown = answer ?? { ...AS_IT_WAS, before: phase.before };
+    const shown = answer ?? { ...AS_IT_WAS, before: phase.before, modelled: phase.modelled };
     this.body.replaceChildren(...linesFor(shown, phase.memory?.room_bytes ?? null));
     const lines = [...phase.unknown, ...shown.notes];
     const beyond = Number(shown.after.largest_tokens) > (phase.memory?.largest_tokens ?? Infinity);
     if (beyond) lines.push(`No micro-batch above ${spelled(phase.memory?.largest_tokens ?? 0)} tokens was seen: beyond them the peak is extrapolated.`);
     if (this.limit) lines.push(...limitTold(this.limit));
-    if (phase.memory || phase.seconds) lines.push("Time and peak are estimates of the models on both sides, with a 95 % interval; every other number is exact.");
+    if (phase.memory || phase.seconds) lines.push("Recorded times and peaks were measured. Those of what if are estimates with a 95 % interval; every other number is exact.");
     this.read.replaceChildren(...lines.map((text) => node("p", { text })));
   }
 
@@ -363,7 +363,7 @@ function limitTold({ best, risky, risk }) {
 }
 
 /** Nothing but what was. @type {Answered} */
-const AS_IT_WAS = { before: {}, after: {}, low: {}, high: {}, saved: null, notes: [], compared: true };
+const AS_IT_WAS = { before: {}, after: {}, low: {}, high: {}, modelled: {}, saved: null, notes: [], compared: true };
 
 /**
  * The place of the phase that is shown first: of those with a setting the one that computes most.

@@ -16,8 +16,9 @@ const whole = (value) => (Number.isInteger(value) && value < 1e6 ? value.toLocal
 
 /** @type {{name: string, title: string, about: string, spell: (value: number) => string}[]} */
 const LINES = [
-  { name: "predicted_s", title: "Time of the phase", about: "by the time model", spell: seconds },
-  { name: "predicted_peak_bytes", title: "Largest peak", about: "by the memory model", spell: bytes },
+  { name: "predicted_step_s", title: "Time of the step", about: "what if: the recorded, less what is saved", spell: seconds },
+  { name: "predicted_s", title: "Time in micro-batches", about: "of the slowest rank", spell: seconds },
+  { name: "predicted_peak_bytes", title: "Largest peak", about: "of a micro-batch", spell: bytes },
   { name: "micro_batches", title: "Micro-batches of a rank", about: "of the rank with the most", spell: whole },
   { name: "largest_tokens", title: "Largest micro-batch, tokens", about: "", spell: whole },
   { name: "over_cap", title: "Micro-batches above the cap", about: "", spell: whole },
@@ -46,11 +47,14 @@ function texts(answer, name, spell) {
  * @param {Answered | null} answer
  * @param {string} name
  * @param {string} about
+ * @param {(value: number) => string} spell
  */
-function below(answer, name, about) {
+function below(answer, name, about, spell) {
+  const modelled = answer?.modelled[name];
+  if (known(modelled)) about += `; for the recorded the model says ${spell(Number(modelled))}`;
   if (name === "predicted_s" && answer?.saved && Math.abs(answer.saved[0]) > 0) {
     const [saved, reach] = answer.saved;
-    return `${seconds(Math.abs(saved))} ± ${seconds(reach)} ${saved > 0 ? "less" : "more"}`;
+    return `${about}, ${seconds(Math.abs(saved))} ± ${seconds(reach)} ${saved > 0 ? "less" : "more"}`;
   }
   const counts = name === "micro_batches" ? (answer?.counts ?? []) : [];
   if (counts.length < 2) return about;
@@ -90,7 +94,7 @@ function scale({ before, after, low, high }, name, room) {
 export function linesFor(answer, room) {
   return LINES.map(({ name, title, about, spell }) => {
     const { then, now, reach } = texts(answer, name, spell);
-    const said = below(answer, name, about);
+    const said = below(answer, name, about, spell);
     const full = name === "predicted_peak_bytes" && room !== null && known(answer?.high[name]) && Number(answer?.high[name]) > room;
     const heading = node("th", { scope: "row" }, title, said ? node("small", { text: said }) : null, full ? node("small", { class: "pp-full", text: `may pass the ${bytes(Number(room))} that there is room for` }) : null);
     const drawn = answer ? scale(answer, name, name === "predicted_peak_bytes" ? room : null) : null;

@@ -149,6 +149,17 @@ function secondsOf(work, then, model) {
 }
 
 /**
+ * Seconds of a step: as measured, less what the phase saves.
+ * @param {number | null} measured
+ * @param {{saved: [number, number]} | null} time
+ */
+function stepOf(measured, time) {
+  if (measured === null || !time) return null;
+  const [value, reach] = time.saved;
+  return { value: measured - value, reach };
+}
+
+/**
  * What the batches of a phase come to under other settings.
  * @param {WhatIfPhase} phase
  * @param {number[][][]} rounds lengths of the rows of each rank in each round
@@ -166,12 +177,13 @@ export function answered(phase, rounds, cut) {
   const high = {};
   const time = phase.seconds && secondsOf(slowestOf(works, phase.seconds), phase.work, phase.seconds);
   const peak = phase.memory && peakOf(batches, phase.memory);
-  for (const [name, told] of Object.entries({ predicted_s: time, predicted_peak_bytes: peak })) {
+  const step = stepOf(phase.before.predicted_step_s ?? null, time);
+  for (const [name, told] of Object.entries({ predicted_s: time, predicted_peak_bytes: peak, predicted_step_s: step })) {
     after[name] = told ? told.value : null;
     low[name] = told ? told.value - told.reach : null;
     high[name] = told ? told.value + told.reach : null;
   }
-  return { before: phase.before, after, low, high, saved: time ? time.saved : null, counts, notes: [], compared: phase.compared };
+  return { before: phase.before, after, low, high, modelled: phase.modelled, saved: time ? time.saved : null, counts, notes: [], compared: phase.compared };
 }
 
 /**

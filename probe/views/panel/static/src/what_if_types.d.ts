@@ -58,7 +58,10 @@ export interface WhatIfPhase {
   parallel: number;
   width: { padded: boolean; fixed: number | null; round_to: number };
   lengths: string;
+  /** what was recorded */
   before: Record<string, number | null>;
+  /** what the models say of the batches as they were cut */
+  modelled: Record<string, number | null>;
   work: number[];
   seconds: SecondsTold | null;
   memory: MemoryTold | null;
@@ -84,6 +87,8 @@ export interface Answered {
   after: Record<string, number | null>;
   low: Record<string, number | null>;
   high: Record<string, number | null>;
+  /** what the models say of the batches as they were cut */
+  modelled: Record<string, number | null>;
   saved: [saved: number, reach: number] | null;
   /** micro-batches of each rank, where they are known */
   counts?: number[];

@@ -1,0 +1,166 @@
+"""The rows of an answer: the numbers of each role and phase before and after a change, and the time of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from probe.analysis.memory_model import MemoryModel
+from probe.analysis.time_model import TimeModel
+from probe.analysis.what_if.happened import Happened
+from probe.analysis.what_if.numbers import NUMBERS, RankWork, StepNumbers
+from probe.text import rows
+
+#: Of the whole step, without role and phase.
+STEP_S: Final = "predicted_step_s"
+
+#: Added to those of :data:`probe.analysis.what_if.numbers.NUMBERS` where a model says them.
+PREDICTED: Final = {
+    "predicted_s": "seconds of the phase's micro-batches in a step, those of the slowest rank of each round",
+    "predicted_peak_bytes": "largest peak of a micro-batch",
+    STEP_S: "seconds of a step: as measured, less what its phases save",
+}
+
+FRAME: Final = ("role", "phase", "number", "before", "after", "low", "high", "modelled")
+
+Where = tuple[str | None, str | None]
+
+
+@dataclass
+class Phase:
+    """What is gathered of one role and phase.
+
+    Attributes:
+        steps: That were replayed; None outside of steps.
+        before: What each came to as it was cut.
+        after: What each comes to.
+        predicted: Whether its models hold under the new settings.
+        measured: Whether what the run measured in these steps is known to be of these batches.
+    """
+
+    steps: list[int | None] = field(default_factory=list)
+    before: list[StepNumbers] = field(default_factory=list)
+    after: list[StepNumbers] = field(default_factory=list)
+    predicted: bool = True
+    measured: bool = True
+
+    def saved(self, time: TimeModel | None, steps: set[int | None] | None = None) -> tuple[float, float] | None:
+        """Seconds less in all these steps, and how far the interval reaches; None where that can't be said.
+
+        Args:
+            time: Of the phase.
+            steps: Only these; None means all.
+        """
+        chosen = [at for at, step in enumerate(self.steps) if steps is None or step in steps]
+        before, after = ([side[at] for at in chosen] for side in (self.before, self.after))
+        if not self.predicted:
+            return None
+        if time is None:
+            same = [one.works for one in before] == [one.works for one in after]
+            return (0.0, 0.0) if same else None
+        return time.saved(_rounds(before, time), _rounds(after, time))
+
+
+def rows_of(
+    where: Where, one: Phase, memory: MemoryModel | None, time: TimeModel | None, known: Happened
+) -> list[tuple[Any, ...]]:
+    """The rows of a frame for one role and phase.
+
+    Args:
+        where: Role and phase.
+        one: What was gathered.
+        memory: None predicts no peak.
+        time: None predicts no time.
+        known: What was measured.
+    """
+    told: list[tuple[Any, ...]] = []
+    for name in NUMBERS:
+        before, after = (_over_steps(name, [each.values[name] for each in side]) for side in (one.before, one.after))
+        told.append((*where, name, before, after, math.nan, math.nan, math.nan))
+    places = [(step, *where) for step in one.steps] if one.measured else []
+    if time is not None and one.predicted:
+        steps = len(one.before)
+        (modelled, _), (value, reach) = (time.seconds(_rounds(side, time)) for side in (one.before, one.after))
+        took = [known.seconds.get(place, math.nan) for place in places]
+        ends = (seconds / steps for seconds in (value, value - reach, value + reach, modelled))
+        told.append((*where, "predicted_s", _mean(took) if took else math.nan, *ends))
+    if memory is not None and memory.fit is not None and one.predicted:
+        modelled, _, _ = peak(memory, one.before)
+        peaks = [known.peak_bytes[place] for place in places if place in known.peak_bytes]
+        happened = max(peaks) if peaks and len(peaks) == len(places) else math.nan
+        told.append((*where, "predicted_peak_bytes", happened, *peak(memory, one.after), modelled))
+    return told
+
+
+def step_row(phases: Mapping[Where, Phase], times: Mapping[Any, TimeModel], known: Happened) -> list[tuple[Any, ...]]:
+    """The row of a step's time, over the steps that ended; none where it isn't known, or what a phase saves isn't.
+
+    Args:
+        phases: All that are replayed.
+        times: Models of those that have one.
+        known: What was measured.
+    """
+    replayed = {step for one in phases.values() for step in one.steps}
+    ended = replayed & known.step_s.keys()
+    if not ended or not all(one.measured for one in phases.values()):
+        return []
+    saved = squared = 0.0
+    for where, one in phases.items():
+        told = one.saved(times.get(where), ended)
+        if told is None:
+            return []
+        saved, squared = saved + told[0], squared + told[1] ** 2  # each phase has a fit of its own
+    before = _mean([known.step_s[step] for step in ended])
+    after, reach = before - saved / len(ended), math.sqrt(squared) / len(ended)
+    return [(None, None, STEP_S, before, after, after - reach, after + reach, math.nan)]
+
+
+def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Frames of different phases of the same steps as one; a step saves what all of them save.
+
+    Args:
+        frames: At least one.
+    """
+    told = [row for frame in frames for row in rows(frame) if row["number"] != STEP_S]
+    steps = [row for frame in frames for row in rows(frame) if row["number"] == STEP_S]
+    if len(steps) == len(frames) and len({row["before"] for row in steps}) == 1:
+        before = steps[0]["before"]
+        after = before - math.fsum(before - row["after"] for row in steps)
+        reach = math.hypot(*((row["high"] - row["low"]) / 2 for row in steps))
+        told.append({**steps[0], "after": after, "low": after - reach, "high": after + reach})
+    return pd.DataFrame(told, columns=list(FRAME))
+
+
+def peak(model: MemoryModel, steps: Sequence[StepNumbers]) -> tuple[float, float, float]:
+    """The largest peak in bytes, and the ends of its interval; NaN where there is none.
+
+    Args:
+        model: Of the role and phase.
+        steps: What each step comes to.
+    """
+    found = model.predict(sorted({one for step in steps for one in step.micro_batches}))
+    if found is None:
+        return math.nan, math.nan, math.nan
+    at = int(np.argmax(found[0]))
+    mean, low, high = (float(one[at]) for one in found)
+    return mean, low, high
+
+
+def _rounds(steps: Sequence[StepNumbers], time: TimeModel) -> list[RankWork]:
+    """The slowest rank of each round of all steps, which have what the coefficients are off by in common."""
+    return time.slowest([works for step in steps for works in step.works])
+
+
+def _over_steps(name: str, values: list[float]) -> float:
+    if name == "over_cap":
+        return math.fsum(values)
+    return max(values) if name == "largest_tokens" else _mean(values)
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
