@@ -20,7 +20,7 @@ from probe.analysis.what_if.happened import happened
 from probe.analysis.what_if.numbers import StepNumbers, Width, step_numbers
 from probe.analysis.what_if.recorded import step_batches
 from probe.analysis.what_if.settings import Settings
-from probe.analysis.what_if.telling import FRAME, PREDICTED, Phase, Where, joined, rows_of, step_row
+from probe.analysis.what_if.telling import FRAME, PREDICTED, Phase, Where, rows_of, step_time, step_times_together
 from probe.analysis.what_if.together import together_batches
 from probe.core.balancing.replay import COMPARED, Cut
 from probe.errors import InputError
@@ -50,7 +50,7 @@ class WhatIf:
         frame: A row for each role, phase and number: before (as it was recorded) and after; for predictions also the
             ends low and high of the interval of after, and modelled, what the model says of the batches as they were
             cut, to which after compares. NaN where there is none. Numbers are means over steps, ``over_cap`` is a sum,
-            ``largest_tokens`` and ``predicted_peak_bytes`` are maxima. ``predicted_step_s`` has no role or phase.
+            ``largest_tokens`` and ``predicted_peak_bytes`` are maxima.
         saved_s: By (role, phase) the seconds of a step that are saved, by the time model, and how far their interval
             reaches to either side; only where there is a model.
         steps: How many were replayed.
@@ -58,6 +58,8 @@ class WhatIf:
         notes: What the answer assumes.
         compared: Whether the packer's rule is held beside the installed package by probe's tests, or is probe's own.
         refused: By step what the packer refuses.
+        step_s: Seconds of a step as measured; less what its phases save, by the time model; and how far the interval of
+            that reaches to either side. None where one of it isn't known.
     """
 
     changes: dict[str, Any]
@@ -68,6 +70,7 @@ class WhatIf:
     notes: tuple[str, ...]
     compared: bool
     refused: dict[int | None, str]
+    step_s: tuple[float, float, float] | None = None
 
     def number(self, name: str, *, role: str | None = None, phase: str | None = None) -> tuple[float, float]:
         """A number before and after, over the phases that are asked for: the sum of counts and tokens, the largest of
@@ -102,6 +105,7 @@ class WhatIf:
             "wanted": self.wanted,
             "numbers": told,
             "saved": saved,
+            "step": None if self.step_s is None else dict(zip(("before", "after", "within"), self.step_s, strict=True)),
             "notes": list(self.notes),
             "compared": self.compared,
             "refused": [{"step": step, "why": why} for step, why in self.refused.items()],
@@ -110,7 +114,11 @@ class WhatIf:
     def __repr__(self) -> str:
         asked = ", ".join(f"{name}={value!r}" for name, value in self.changes.items()) or "nothing changed"
         table = self.frame.to_string(index=False, na_rep="–", float_format=lambda one: f"{one:,.4g}")
-        told = [f"What if {asked}, over {self.steps} steps", table, *self.notes]
+        step = []
+        if self.step_s is not None:
+            before, after, reach = self.step_s
+            step = [f"Time of a step: {before:,.4g} s → {after:,.4g} ± {reach:.2g} s"]
+        told = [f"What if {asked}, over {self.steps} steps", table, *step, *self.notes]
         return "\n".join(told)
 
 
@@ -280,13 +288,13 @@ class Replayer:
             less = None if time is None else one.saved(time)
             if less is not None:
                 saved[key] = (less[0] / len(one.before), less[1] / len(one.before))
-        if sum(len(one.steps) for one in phases.values()) == len(self):  # else phases of a step are missing
-            frame += step_row(phases, self.time, known)
+        whole = sum(len(one.steps) for one in phases.values()) == len(self)  # else phases of a step are missing
+        step_s = step_time(phases, self.time, known) if whole else None
         compared = packers <= COMPARED
         predicts = all(one.predicted for one in phases.values())
         notes = _notes(settings, packers, refused, len(steps), wanted, predicts)
         told_of = pd.DataFrame(frame, columns=list(FRAME))
-        return WhatIf(settings.told(), told_of, saved, len(steps), wanted, notes, compared, refused)
+        return WhatIf(settings.told(), told_of, saved, len(steps), wanted, notes, compared, refused, step_s)
 
 
 def what_if(
@@ -365,13 +373,14 @@ def together(answers: Sequence[WhatIf]) -> WhatIf:
     refused = {step: why for one in answers for step, why in one.refused.items()}
     return WhatIf(
         changes,
-        joined([one.frame for one in answers]),
+        pd.concat([one.frame for one in answers], ignore_index=True),
         saved,
         min(one.steps for one in answers),
         max(one.wanted for one in answers),
         tuple(dict.fromkeys(note for one in answers for note in one.notes)),
         all(one.compared for one in answers),
         refused,
+        step_times_together([one.step_s for one in answers]),
     )
 
 

@@ -8,22 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from probe.analysis.memory_model import MemoryModel
 from probe.analysis.time_model import TimeModel
 from probe.analysis.what_if.happened import Happened
 from probe.analysis.what_if.numbers import NUMBERS, RankWork, StepNumbers
-from probe.text import rows
-
-#: Of the whole step, without role and phase.
-STEP_S: Final = "predicted_step_s"
 
 #: Added to those of :data:`probe.analysis.what_if.numbers.NUMBERS` where a model says them.
 PREDICTED: Final = {
     "predicted_s": "seconds of the phase's micro-batches in a step, those of the slowest rank of each round",
     "predicted_peak_bytes": "largest peak of a micro-batch",
-    STEP_S: "seconds of a step: as measured, less what its phases save",
 }
 
 FRAME: Final = ("role", "phase", "number", "before", "after", "low", "high", "modelled")
@@ -97,8 +91,11 @@ def rows_of(
     return told
 
 
-def step_row(phases: Mapping[Where, Phase], times: Mapping[Any, TimeModel], known: Happened) -> list[tuple[Any, ...]]:
-    """The row of a step's time, over the steps that ended; none where it isn't known, or what a phase saves isn't.
+def step_time(
+    phases: Mapping[Where, Phase], times: Mapping[Any, TimeModel], known: Happened
+) -> tuple[float, float, float] | None:
+    """Seconds of a step as measured, over the steps that ended; less what the phases save; and how far the interval of
+    that reaches. None where one of it isn't known.
 
     Args:
         phases: All that are replayed.
@@ -108,32 +105,29 @@ def step_row(phases: Mapping[Where, Phase], times: Mapping[Any, TimeModel], know
     replayed = {step for one in phases.values() for step in one.steps}
     ended = replayed & known.step_s.keys()
     if not ended or not all(one.measured for one in phases.values()):
-        return []
+        return None
     saved = squared = 0.0
     for where, one in phases.items():
         told = one.saved(times.get(where), ended)
         if told is None:
-            return []
+            return None
         saved, squared = saved + told[0], squared + told[1] ** 2  # each phase has a fit of its own
     before = _mean([known.step_s[step] for step in ended])
-    after, reach = before - saved / len(ended), math.sqrt(squared) / len(ended)
-    return [(None, None, STEP_S, before, after, after - reach, after + reach, math.nan)]
+    return before, before - saved / len(ended), math.sqrt(squared) / len(ended)
 
 
-def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Frames of different phases of the same steps as one; a step saves what all of them save.
+def step_times_together(told: Sequence[tuple[float, float, float] | None]) -> tuple[float, float, float] | None:
+    """Times of the same steps under changes of different phases, as one; a step saves what all of them save.
 
     Args:
-        frames: At least one.
+        told: Of :func:`step_time`.
     """
-    told = [row for frame in frames for row in rows(frame) if row["number"] != STEP_S]
-    steps = [row for frame in frames for row in rows(frame) if row["number"] == STEP_S]
-    if len(steps) == len(frames) and len({row["before"] for row in steps}) == 1:
-        before = steps[0]["before"]
-        after = before - math.fsum(before - row["after"] for row in steps)
-        reach = math.hypot(*((row["high"] - row["low"]) / 2 for row in steps))
-        told.append({**steps[0], "after": after, "low": after - reach, "high": after + reach})
-    return pd.DataFrame(told, columns=list(FRAME))
+    known = [one for one in told if one is not None]
+    if len(known) < len(told) or len({before for before, _, _ in known}) != 1:
+        return None
+    before = known[0][0]
+    saved = math.fsum(before - after for _, after, _ in known)
+    return before, before - saved, math.hypot(*(reach for _, _, reach in known))
 
 
 def peak(model: MemoryModel, steps: Sequence[StepNumbers]) -> tuple[float, float, float]:

@@ -190,6 +190,11 @@ class WhatIfs:
             side: {name: None if missing(one[side]) else float(one[side]) for name, one in numbers.items()}
             for side in ("before", "after", "low", "high", "modelled")
         }
+        if found.step_s is not None:
+            was, now, reach = found.step_s
+            sides = {"before": was, "after": now, "low": now - reach, "high": now + reach}
+            for side, value in sides.items():
+                told[side]["predicted_step_s"] = value
         saved = found.saved_s.get(where)
         return {
             "done": done,
