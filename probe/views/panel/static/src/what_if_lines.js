@@ -16,7 +16,7 @@ const whole = (value) => (Number.isInteger(value) && value < 1e6 ? value.toLocal
 
 /** @type {{name: string, title: string, about: string, spell: (value: number) => string}[]} */
 const LINES = [
-  { name: "predicted_step_s", title: "Time of the step", about: "what if: the recorded, less what is saved", spell: seconds },
+  { name: "predicted_step_s", title: "Time of the step", about: "what if: recorded plus the predicted change", spell: seconds },
   { name: "predicted_s", title: "Time in micro-batches", about: "of the slowest rank", spell: seconds },
   { name: "predicted_peak_bytes", title: "Largest peak", about: "of a micro-batch", spell: bytes },
   { name: "micro_batches", title: "Micro-batches of a rank", about: "of the rank with the most", spell: whole },
@@ -51,10 +51,10 @@ function texts(answer, name, spell) {
  */
 function below(answer, name, about, spell) {
   const modelled = answer?.modelled[name];
-  if (known(modelled)) about += `; for the recorded the model says ${spell(Number(modelled))}`;
+  if (known(modelled)) about += `; the model gives ${spell(Number(modelled))} for the recorded`;
   if (name === "predicted_s" && answer?.saved && Math.abs(answer.saved[0]) > 0) {
     const [saved, reach] = answer.saved;
-    return `${about}, ${seconds(Math.abs(saved))} ± ${seconds(reach)} ${saved > 0 ? "less" : "more"}`;
+    return `${about}, so ${seconds(Math.abs(saved))} ± ${seconds(reach)} ${saved > 0 ? "less" : "more"}`;
   }
   const counts = name === "micro_batches" ? (answer?.counts ?? []) : [];
   if (counts.length < 2) return about;
