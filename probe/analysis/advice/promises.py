@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -43,13 +44,33 @@ def promises(a: Run, b: Run, difference: Difference) -> pd.DataFrame:
         interval; NaN where it has none), came (in ``b``), held (True where it came as promised or better; None where
         that can't be said) and about, a sentence. No row where nothing that was advised was carried out.
     """
+    return judged(carried_out(a, b), b, difference)
+
+
+def carried_out(a: Run, b: Run) -> list[Suggestion]:
+    """What the advice for one run says that the configuration of another has.
+
+    Args:
+        a: The run that the advice is for.
+        b: A later one.
+    """
     if not _differ(a, b):
-        return _framed([])
+        return []
     try:
         advised = advise(a).suggestions
     except InputError:  # no micro-batches
-        return _framed([])
-    done = [one for one in advised if _carried_out(one, a, b)]
+        return []
+    return [one for one in advised if _carried_out(one, a, b)]
+
+
+def judged(done: Sequence[Suggestion], b: Run, difference: Difference) -> pd.DataFrame:
+    """What came of suggestions that were carried out, as :func:`promises` has it.
+
+    Args:
+        done: Of :func:`carried_out`.
+        b: The run that has them.
+        difference: Between the run that they are for and that one.
+    """
     told = []
     for one in done:
         told += _times(one, difference, alone=len(done) == 1)

@@ -7,8 +7,8 @@ one line: ``findings``, ``post_mortem`` (of a run that has failed, else null), `
 where no samples were recorded), ``samples`` (what a saved copy keeps of them, see
 :func:`probe.views.panel.browsing.kept`, else null), ``what_if`` (the batches of the last step
 that has ended, see :func:`probe.views.panel.what_if.told_batches`, else null), ``long_tail`` (the lanes of the replicas
-of the last step that has ended, see :func:`probe.views.panel.lanes.told`, else null), ``failed`` (what couldn't be
-looked for, and why) and ``cpu_s``, the seconds of CPU that it took since the last answer, at first with its start. It
+of the last step that has ended, see :func:`probe.views.panel.lanes.told`, else null), ``outlook`` (what comes with
+advice, see :func:`probe.views.panel.outlook.told`, else null), ``failed`` (what couldn't be looked for, and why) and ``cpu_s``, the seconds of CPU that it took since the last answer, at first with its start. It
 ends with its input.
 """
 
@@ -39,7 +39,7 @@ from probe.analysis.verdict.watch import Watch
 from probe.errors import InputError
 from probe.guard import Guard
 from probe.runs.reader import Run
-from probe.views.panel import lanes, what_if
+from probe.views.panel import lanes, outlook, what_if
 from probe.views.panel.browsing import kept
 
 #: Findings of each kind, and characters of a text, that a page is told.
@@ -57,7 +57,7 @@ PART_TEXT: Final = 6000
 ADVISED_STEPS: Final = 3
 ADVISED_AGAIN: Final = 1.5
 #: What stands beside the findings, in the order in which it is told that it couldn't be worked out.
-BESIDE: Final = ("post_mortem", "ledger and samples", "advice", "what if", "long tail")
+BESIDE: Final = ("post_mortem", "ledger and samples", "advice", "outlook", "what if", "long tail")
 
 _log = logging.getLogger("probe.views.panel")
 
@@ -82,6 +82,7 @@ class Looker:
         self._samples: dict[str, Any] | None = None
         self._advice: Advice | None = None
         self._advised_steps = 0  # that had ended when it was worked out
+        self._outlook: dict[str, Any] | None = None
         self._what_if: dict[str, Any] | None = None
         self._long_tail: dict[str, Any] | None = None
         self._failed: dict[str, str] = {}  # what of BESIDE couldn't be worked out, and why
@@ -119,6 +120,7 @@ class Looker:
             "samples": self._samples,
             "what_if": self._batches(),
             "long_tail": self._long_tail,
+            "outlook": self._outlook,
             "failed": failed,
             "cpu_s": cpu_s,
         }
@@ -150,6 +152,14 @@ class Looker:
                 self._advice = advise(run)
             except InputError:  # no micro-batches
                 self._advice = None
+            self._write_outlook(run, self._advice)
+
+    def _write_outlook(self, run: Run, advice: Advice | None) -> None:
+        """What comes with the advice; the advice stands without it."""
+        self._outlook = None
+        if advice is not None:
+            with self._beside("outlook"):
+                self._outlook = outlook.told(run, advice)
 
     def _write_ledger(self, run: Run) -> None:
         """Where the tokens went, and what a saved copy keeps of the samples; what was said last stays where it can't be
@@ -188,7 +198,8 @@ class Looker:
             if self._run is not None:
                 self._run.close()
             self._run = Run(self._path, attempt)
-            self._advice, self._advised_steps, self._what_if, self._long_tail = None, 0, None, None
+            self._advice, self._advised_steps, self._outlook = None, 0, None
+            self._what_if, self._long_tail = None, None
             self._watch = Watch(self._run, looks=self._looks, often=self._often)
         return self._watch, self._run
 

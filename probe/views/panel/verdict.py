@@ -112,6 +112,7 @@ class Verdict:
             them, so that a page answers what-ifs while a cell runs; None where nothing was cut.
         long_tail: The lanes of the replicas of the last step that has ended, as :func:`probe.views.panel.lanes.told`
             gives them; None where sampling times weren't recorded.
+        outlook: What comes with advice, as :func:`probe.views.panel.outlook.told` gives it; None where there is none.
     """
 
     def __init__(self, path: str, command: Sequence[str] | None = None) -> None:
@@ -119,6 +120,7 @@ class Verdict:
         self.samples: dict[str, Any] | None = None
         self.what_if: dict[str, Any] | None = None
         self.long_tail: dict[str, Any] | None = None
+        self.outlook: dict[str, Any] | None = None
         command = command or [sys.executable, "-P", "-m", "probe.views.panel.looking", path]
         self._aside = Aside(command, "looks for findings")
         self._path = path
@@ -155,7 +157,8 @@ class Verdict:
 
     def state(self) -> dict[str, Any]:
         """The part of the panel's state that it is."""
-        return {"verdict": self.told, "what_if": self.what_if, "long_tail": self.long_tail}
+        beside = {"what_if": self.what_if, "long_tail": self.long_tail, "outlook": self.outlook}
+        return {"verdict": self.told, **beside}
 
     # ---------------------------------------------------------------------------------------------- its thread
 
@@ -201,6 +204,8 @@ class Verdict:
             self.what_if = answer.get("what_if")
         if answer.get("long_tail") != self.long_tail:
             self.long_tail = answer.get("long_tail")
+        if answer.get("outlook") != self.outlook:
+            self.outlook = answer.get("outlook")
         if told != self.told:
             self.told = told
         self._pace.looked(time.monotonic(), moment, answer["cpu_s"], whole=whole)

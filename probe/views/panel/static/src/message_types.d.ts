@@ -2,6 +2,7 @@
 
 import type { Spec, TableData } from "./definition_types.js";
 import type { Finding, FoundAdvice, FoundLedger, Lanes, PostMortem } from "./finding_types.js";
+import type { OutlookTold } from "./outlook_types.js";
 import type { KeptSamples } from "./sample_types.js";
 import type { WhatIfBatches } from "./what_if_types.js";
 
@@ -31,6 +32,8 @@ export interface RunState {
   cost?: { kernel_ms?: number; bytes?: number };
   /** the batches of the last step that has ended; null where nothing was cut */
   what_if?: WhatIfBatches | null;
+  /** what comes with advice; null where there is none */
+  outlook?: OutlookTold | null;
   /** the replicas of the last step that has ended; null: nobody told when answers were sampled */
   long_tail?: Lanes | null;
   /** what was found, the worst first; null: nothing is known. See `Verdict` in `probe/views/panel/verdict.py` */

@@ -8,6 +8,7 @@ import { freshId, keyHints, node, say } from "./dom.js";
 import { Funnel } from "./funnel.js";
 import { Head } from "./head.js";
 import { Lanes } from "./lanes.js";
+import { Outlook } from "./outlook.js";
 import { Samples } from "./samples.js";
 import { Strip } from "./strip.js";
 import { Tabs } from "./tabs.js";
@@ -70,6 +71,7 @@ export class Panel {
     this.lanes = new Lanes(this);
     this.samples = new Samples(this);
     this.whatIf = new WhatIf(this);
+    this.outlook = new Outlook(this);
     this.grid = node("div", { class: "pp-grid" });
     this.verdict = new Verdict(this);
     this.live = node("div", { class: "pp-unseen", "aria-live": "polite", role: "status" });
@@ -99,7 +101,7 @@ export class Panel {
 
   /** What stands below the tabs: the tiles, the controls, the figures. */
   _fill() {
-    this.tabs.pane.replaceChildren(this.lead, this.controls.root, this.funnel.root, this.lanes.root, this.samples.root, this.whatIf.root, this.grid);
+    this.tabs.pane.replaceChildren(this.lead, this.controls.root, this.funnel.root, this.lanes.root, this.samples.root, this.whatIf.root, this.outlook.root, this.grid);
   }
 
   get theme() {
@@ -230,6 +232,7 @@ export class Panel {
     this.lanes.draw();
     this.samples.draw();
     this.whatIf.draw();
+    this.outlook.draw();
     this.strip.draw();
     this.details.draw();
     const news = this.head.draw();

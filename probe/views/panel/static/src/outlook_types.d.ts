@@ -1,0 +1,46 @@
+// What stands beside the sliders of settings; see `told` in `probe/views/panel/outlook.py`.
+
+/** A cap on the axis of tokens. */
+export interface OutlookCap {
+  at: number;
+  text: string;
+}
+
+/** Peaks of one phase by tokens; peaks are in GiB. */
+export interface OutlookPeaks {
+  title: string;
+  phase: string | null;
+  sentence: string;
+  dots: [tokens: number, peak: number][];
+  line: [tokens: number, peak: number, low: number, high: number][];
+  /** tokens of the largest micro-batch */
+  seen: number;
+  capacity: number;
+  now: OutlookCap | null;
+  /** the best cap within the risk, where it is another one */
+  best: OutlookCap | null;
+  /** the replay's largest peak under it */
+  aim: { at: number; peak: number; low: number; high: number; text: string } | null;
+  slope: string;
+  notes: string[];
+  head: string[];
+  rows: string[][];
+}
+
+/** A list of changes or promises. */
+export interface OutlookList {
+  title?: string;
+  sentence: string;
+  head: string[];
+  rows: { cells: string[]; sum?: boolean; held?: boolean | null; about?: string }[];
+  notes?: string[];
+}
+
+export interface OutlookTold {
+  caps: OutlookPeaks[];
+  /** why no cap can be told */
+  remarks: string[];
+  /** null without a suggested change */
+  together: OutlookList | null;
+  earlier: OutlookList;
+}
