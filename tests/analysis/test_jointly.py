@@ -53,7 +53,9 @@ def test_16_2_changes_taken_together_are_replayed_as_one_and_not_added_up(two: t
     steps = [sorted(replayer.after(at, both).micro_batches) for at in range(len(replayer))]
     assert found.risk == risk_of(model, steps)
     other = found.gain_s[0] - found.sum_s
-    assert found.beside_sum == ("less than" if other < -0.01 * found.sum_s else "more than" if other > 0 else "as much as")
+    assert found.beside_sum == (
+        "less than" if other < -0.01 * found.sum_s else "more than" if other > 0 else "as much as"
+    )
 
 
 def test_16_2_how_the_gain_compares_with_the_sum_is_said_only_where_both_are_known(two: Any) -> None:

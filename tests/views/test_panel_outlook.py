@@ -63,10 +63,12 @@ def test_16_2_the_view_of_settings_shows_caps_changes_together_and_promises(page
     assert cap["aim"]["text"] in (picture.get_attribute("aria-label") or "")
     expect(picture.locator("text.pp-outlook-cap")).to_have_text(["cap 8,192", f"best {cap['best']['text']}"])
     # Capacity above the replay's peak, above today's; the best cap to the right of today's.
-    places = [box(picture.locator(one)) for one in (".pp-outlook-full", "circle.pp-outlook-aim", "line.pp-outlook-now")]
-    limit, aim, now = places
+    limit, aim, now = (
+        box(picture.locator(one)) for one in (".pp-outlook-full", "circle.pp-outlook-aim", "line.pp-outlook-now")
+    )
     assert limit["y"] < aim["y"]
-    assert now["x"] < aim["x"] + aim["width"] / 2
+    assert now["x"] < box(picture.locator("line.pp-outlook-best"))["x"]
+    assert aim["x"] < box(picture.locator("line.pp-outlook-best"))["x"]  # micro-batches stay below the cap
     lines = below.locator("[data-list=together] tbody tr")
     expect(lines).to_have_count(3)
     expect(lines.last).to_contain_text("All together")
@@ -77,18 +79,21 @@ def test_16_2_the_view_of_settings_shows_caps_changes_together_and_promises(page
     missed = sum(one["held"] is False for one in promises["rows"])
     assert missed
     expect(below.locator("tr[data-missed] td:last-child > span")).to_have_text(["missed"] * missed)
-    below.get_by_text("Numbers").click()
+    below.locator("summary").click()
     expect(below.locator(".pp-outlook-numbers tbody tr")).to_have_count(len(cap["rows"]))
     again = {**told["outlook"], "caps": [{**cap, "sentence": "Another one."}]}
     host.send(page, made.state(complete_step=6, what_if=told["what_if"], outlook=again))
     expect(below.locator(".pp-sentence").first).to_have_text("Another one.")
     expect(below.locator(".pp-outlook-numbers")).to_be_visible()  # what is unfolded stays so
     host.send(page, made.state(complete_step=6, **told))
-    below.get_by_text("Numbers").click()
+    below.locator("summary").click()
     for theme, width in (("light", 1040), ("dark", 1040), ("light", 400)):
         page.emulate_media(color_scheme=theme)
         resized(page, width)
         expect(page.locator(".probe-panel")).to_have_attribute("data-theme", theme)
+        expect(picture.locator("circle").first).to_have_attribute(
+            "fill", {"light": "#413c96", "dark": "#7d74e3"}[theme]
+        )
         below.screenshot(path=shots / f"outlook_{theme}_{width}.png")
         nothing_overflows(page)
         every_text_can_be_read(page)

@@ -121,11 +121,14 @@ def _times(one: Suggestion, difference: Difference, *, alone: bool) -> list[tupl
     came = -sum(found[0].of(cause) for cause in _OF_SETTINGS)
     interval = found[0].interval
     noise = 0.0 if interval is None else (interval[1] - interval[0]) / 2
-    held = came >= saved - reach - noise
+    least = saved - reach
+    held = True if came >= least else False if came + noise < least else None
     about = (
         f"Promised: {_signed(saved)} ± {seconds(reach)} a step. Came: {_signed(came)}, without what other numbers and "
         f"lengths of sequences change."
     )
+    if held is None:
+        about += f" Step times vary by more than what is missing: ± {seconds(noise)}."
     return [(_change(one), number, "s", 0.0, saved, saved - reach, saved + reach, came, held, about)]
 
 

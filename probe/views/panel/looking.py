@@ -8,8 +8,8 @@ where no samples were recorded), ``samples`` (what a saved copy keeps of them, s
 :func:`probe.views.panel.browsing.kept`, else null), ``what_if`` (the batches of the last step
 that has ended, see :func:`probe.views.panel.what_if.told_batches`, else null), ``long_tail`` (the lanes of the replicas
 of the last step that has ended, see :func:`probe.views.panel.lanes.told`, else null), ``outlook`` (what comes with
-advice, see :func:`probe.views.panel.outlook.told`, else null), ``failed`` (what couldn't be looked for, and why) and ``cpu_s``, the seconds of CPU that it took since the last answer, at first with its start. It
-ends with its input.
+advice, see :func:`probe.views.panel.outlook.told`, else null), ``failed`` (what couldn't be looked for, and why) and
+``cpu_s``, the seconds of CPU that it took since the last answer, at first with its start. It ends with its input.
 """
 
 from __future__ import annotations

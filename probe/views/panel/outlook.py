@@ -6,7 +6,7 @@ All of it is worked out with the advice, in the process that looks for findings,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from probe.analysis.memory_model import MemoryModel, newest
 from probe.analysis.query import same
 from probe.analysis.what_if.answering import Replayer, WhatIf, width_of
 from probe.analysis.what_if.cutting import parallel_of
+from probe.analysis.what_if.settings import Settings
 from probe.errors import InputError
 from probe.records import GIB
 from probe.sql import joined, sql
@@ -96,12 +97,13 @@ def _cap(run: Run, replayer: Replayer, advice: Advice, model: MemoryModel) -> di
     limit = advice.limits.get((model.role, model.phase))
     now = first.calls[0].cap_tokens // parallel
     best = None if limit is None else limit.best
-    places = {"now": now, "best": best if best is not None and best != now else None}
+    caps = {"now": now, "best": best if best != now else None}
     marks = {
         name: None if cap is None or padded else {"at": cap * parallel, "text": f"{cap:,}"}
-        for name, cap in places.items()
+        for name, cap in caps.items()
     }
-    line = _line(model, frame, max([model.largest_tokens, *(one["at"] for one in marks.values() if one is not None)]))
+    ends = [cap * parallel for cap in caps.values() if cap is not None and not padded]
+    line = _line(model, frame, max([model.largest_tokens, *ends]))
     slope, error = model.coefficient("tokens")
     return {
         "title": " · ".join(one for one in (model.role, model.phase) if one) or "no phase",
@@ -112,7 +114,7 @@ def _cap(run: Run, replayer: Replayer, advice: Advice, model: MemoryModel) -> di
         "seen": model.largest_tokens,
         "capacity": model.room_bytes / GIB,
         **marks,
-        "aim": None if marks["best"] is None else _aim(advice, model, places["best"], marks["best"]["at"]),
+        "aim": None if marks["best"] is None or best is None else _aim(own, model, best),
         "slope": f"{size_within(1024 * slope, 1024 * error)} for 1,024 tokens",
         "notes": _how_to_read(model, parallel, padded=padded, best=best, risk=advice.risk),
         "head": ["Tokens", "Expected peak", "From", "To"],
@@ -145,27 +147,35 @@ def _line(model: MemoryModel, frame: pd.DataFrame, most: int) -> list[list[float
     found = model.predict(np.stack([places, longest, places * each], axis=1))
     if found is None:
         return []
-    return [[int(at), *(round(float(one), 3) for one in told)] for at, *told in zip(places, *np.divide(found, GIB))]
+    told = np.stack([places, *(one / GIB for one in found)], axis=1)
+    return [[int(at), *(round(one, 3) for one in peaks)] for at, *peaks in told.tolist()]
 
 
-def _aim(advice: Advice, model: MemoryModel, best: int | None, at: int) -> dict[str, Any] | None:
-    """The replay's largest peak under the advised cap, which is at so many tokens on the axis."""
-    for one in advice.suggestions:
-        peaks = [row for row in _predicted(one.what_if) if (row["role"], row["phase"]) == (model.role, model.phase)]
-        if one.kind == "cap" and peaks and best in one.values.values():
-            peak, low, high = (round(float(peaks[0][name]) / GIB, 3) for name in ("after", "low", "high"))
-            return {"at": at, "peak": peak, "low": low, "high": high, "text": _within(peak, (high - low) / 2)}
-    return None
+def _aim(own: Replayer, model: MemoryModel, cap: int) -> dict[str, Any] | None:
+    """The highest peak of the replay under a cap; None where it can't be replayed."""
+    asked = Settings(cap_tokens=cap)
+    try:
+        told = [one for at in range(len(own)) for one in own.after(at, asked).micro_batches]
+    except InputError:  # by a rule that was named for the advice, or one that refuses
+        return None
+    found = model.predict(told)
+    if found is None:
+        return None
+    at = int(np.argmax(found[0]))
+    peak, low, high = (round(float(one[at]) / GIB, 3) for one in found)
+    return {"at": int(told[at][0]), "peak": peak, "low": low, "high": high, "text": _within(peak, (high - low) / 2)}
 
 
 def _how_to_read(model: MemoryModel, parallel: int, *, padded: bool, best: int | None, risk: float) -> list[str]:
     found = ["The line has the floor of the last step; the band holds 95 of 100 micro-batches."]
     if any(model.coefficient(name)[0] for name in ("longest", "rows")):
         found.append("It assumes rows of the usual length.")
+    if parallel > 1:
+        found.append(f"A cap is of one GPU; the axis counts the tokens of all {parallel} that share a sequence.")
     if padded:
         found.append("The axis counts padding too and the caps don't, so they aren't drawn.")
-    elif parallel > 1:
-        found.append(f"A cap is of one GPU; the axis counts the tokens of all {parallel} that share a sequence.")
+    elif best is not None:
+        found.append("Large dot: the highest peak of the replay under the best cap.")
     if best is None:
         found.append(f"No cap keeps the risk of running out of memory within {100 * risk:g} % in 1,000 steps.")
     else:
@@ -279,7 +289,7 @@ def _earlier(found: Sequence[Earlier], *, named: bool) -> dict[str, Any]:
         {
             "cells": [one.name, _text(row["change"]), *_came(row), _HELD[row["held"]]],
             "held": row["held"],
-            "about": _text(f"{row['number']}. {row['about']}"),
+            "about": _about(row),
         }
         for one in found
         for row in rows(one.promises)
@@ -304,21 +314,34 @@ def _kept(lines: Sequence[dict[str, Any]], *, named: bool) -> str:
     return f"{sum(judged)} of {len(judged)} promises held.{more}"
 
 
+def _about(row: dict[str, Any]) -> str:
+    """Which number it is; in whole sentences where that says the phase, or why nothing can be judged."""
+    whole = row["held"] is None or row["unit"] in ("bytes", "count")
+    return _text(str(row["about"] if whole else row["number"]))
+
+
 def _came(row: dict[str, Any]) -> tuple[str, str]:
     """What was promised and what came, each with its unit."""
-    spell = {"s": _saved, "bytes": size, "ratio": ratio, "count": lambda one: f"{one:.4g}"}[row["unit"]]
+    spell = _SPELLED[row["unit"]]
     promised, came = spell(row["promised"]), "–" if missing(row["came"]) else spell(row["came"])
     if not missing(row["low"]) and not missing(row["high"]):
         reach = (row["high"] - row["low"]) / 2
         promised = f"{promised} ± {seconds(reach) if row['unit'] == 's' else size(reach)}"
-    short = {"bytes": "peak ", "count": "micro-batches "}.get(row["unit"], "")
-    if row["unit"] == "ratio":
-        short = "imbalance "
-    return f"{short}{promised}", came
+    return promised, came
 
 
 def _saved(value: float) -> str:
-    return f"{'−' if value >= 0 else '+'}{seconds(abs(value))}"
+    sign = "−" if value > 0 else "+" if value < 0 else ""
+    return f"{sign}{seconds(abs(value))}"
+
+
+#: How numbers of each unit are written.
+_SPELLED: Final[dict[str, Callable[[float], str]]] = {
+    "s": _saved,
+    "bytes": size,
+    "ratio": ratio,
+    "count": lambda one: f"{one:.4g}",
+}
 
 
 def _text(value: str) -> str:

@@ -13,7 +13,8 @@ import { styleOf } from "./theme.js";
 const VIEW = "what_if";
 
 const TICKS = 5; //  of an axis
-const NEAR = 0.2; //  of the width: caps that are nearer each other are written to both sides
+const ROWS = { now: "32", best: "48" }; //  below the picture: texts of caps that are near each other don't touch
+const RIGHT = 0.72; //  of the width: beyond it a text ends where it stands
 
 /** The figures. */
 export class Outlook {
@@ -71,7 +72,7 @@ function listOf(name, title, { sentence, head, rows, notes = [] }) {
   if (!rows.length) return framed(title, sentence);
   const columns = node("tr", {}, ...head.map((text) => node("th", { scope: "col", text })));
   const lines = rows.map(({ cells, sum = false, held, about = "" }) =>
-    node("tr", { "data-sum": sum, "data-missed": held === false }, ...cells.map((text, at) => cellOf(text, head[at], at ? "" : "row", at === cells.length - 1 ? about : ""))));
+    node("tr", { "data-sum": sum, "data-missed": held === false }, ...cells.map((text, at) => cellOf(text, head[at], at ? "" : "row", at === 1 ? about : ""))));
   const table = node("table", { "data-list": name }, node("thead", {}, columns), node("tbody", {}, ...lines));
   return framed(title, sentence, table, node("div", { class: "pp-read" }, ...notes.map((text) => node("p", { text }))));
 }
@@ -148,8 +149,7 @@ function pictureOf(told, theme) {
   const tokens = places.tokens.map((at) => label("pp-outlook-along", { x: percent(x(at)), y: "100%", dy: "16" }, at.toLocaleString("en-US")));
   const marks = dots.map(([at, peak]) => drawn("circle", { cx: percent(x(at)), cy: percent(y(peak)), r: "1.8", fill: styleOf({ by: "phase" }, phase ?? "", theme).colour }));
   const limit = [across("pp-outlook-full", y(capacity)), label("pp-outlook-limit", { x: "0", y: full, dy: "-5" }, `${capacity.toFixed(1)} GiB: what can be allocated`)];
-  const both = now && best ? Math.abs(x(now.at) - x(best.at)) < NEAR : false;
-  const caps = [...capOf(now, places, "now", both && now && best && now.at < best.at ? "end" : ""), ...capOf(best, places, "best", both && now && best && best.at < now.at ? "end" : both ? "start" : "")];
+  const caps = [...capOf(now, places, "now"), ...capOf(best, places, "best")];
   const picture = drawn("svg", { role: "img", "aria-label": peaksInWords(told) }, ...grid, ...ticks, ...tokens, shapes(told, places), ...marks, ...limit, ...caps, ...aimOf(told, places));
   return node("div", { class: "pp-outlook-picture" }, picture, node("p", { class: "pp-outlook-slope", text: slope }));
 }
@@ -171,34 +171,34 @@ function shapes({ line, seen }, { x, y }) {
 }
 
 /**
- * A cap: a line from below up to what is expected there.
+ * A cap: a line over the picture, and its number below.
  * @param {OutlookCap | null} cap
  * @param {ReturnType<typeof placesOf>} places
- * @param {string} kind
- * @param {string} anchor where its text ends or begins, "" for around it
+ * @param {"now" | "best"} kind
  */
-function capOf(cap, { x }, kind, anchor) {
+function capOf(cap, { x }, kind) {
   if (!cap) return [];
-  const at = x(cap.at);
-  const side = anchor || (at > 0.85 ? "end" : at < 0.15 ? "start" : "middle");
+  const at = percent(x(cap.at));
+  const words = `${kind === "now" ? "cap" : "best"} ${cap.text}`;
   return [
-    drawn("line", { class: `pp-outlook-${kind}`, x1: percent(at), x2: percent(at), y1: "0", y2: "100%" }),
-    label(`pp-outlook-cap pp-outlook-${kind}`, { x: percent(at), y: "100%", dy: "32", "text-anchor": side, dx: anchor === "end" ? "-4" : anchor === "start" ? "4" : "0" }, `${kind === "now" ? "cap" : "best"} ${cap.text}`),
+    drawn("line", { class: `pp-outlook-${kind}`, x1: at, x2: at, y1: "0", y2: "100%" }),
+    label(`pp-outlook-cap pp-outlook-${kind}`, { x: at, y: "100%", dy: ROWS[kind], "text-anchor": x(cap.at) > RIGHT ? "end" : "middle" }, words),
   ];
 }
 
 /**
- * What the replay says of the best cap.
+ * The highest peak of the replay under the best cap.
  * @param {OutlookPeaks} of
  * @param {ReturnType<typeof placesOf>} places
  */
 function aimOf({ aim }, { x, y }) {
   if (!aim) return [];
-  const at = percent(x(aim.at));
+  const [at, high] = [percent(x(aim.at)), percent(y(aim.peak))];
+  const place = x(aim.at) > RIGHT ? { dx: "-9", dy: "24", "text-anchor": "end" } : { dx: "9", dy: "14", "text-anchor": "start" };
   return [
     drawn("line", { class: "pp-outlook-reach", x1: at, x2: at, y1: percent(y(aim.low)), y2: percent(y(aim.high)) }),
-    drawn("circle", { class: "pp-outlook-aim", cx: at, cy: percent(y(aim.peak)), r: "4.5" }),
-    label("pp-outlook-aim", { x: at, y: percent(y(aim.peak)), dx: "-9", dy: "-4", "text-anchor": "end" }, `${aim.text} GiB`),
+    drawn("circle", { class: "pp-outlook-aim", cx: at, cy: high, r: "4.5" }),
+    label("pp-outlook-aim", { x: at, y: high, ...place }, `${aim.text} GiB`),
   ];
 }
 

@@ -19,7 +19,7 @@ export interface OutlookPeaks {
   now: OutlookCap | null;
   /** the best cap within the risk, where it is another one */
   best: OutlookCap | null;
-  /** the replay's largest peak under it */
+  /** the highest peak of the replay under it */
   aim: { at: number; peak: number; low: number; high: number; text: string } | null;
   slope: string;
   notes: string[];
