@@ -20,7 +20,6 @@ from probe.analysis.what_if.answering import Replayer
 from probe.analysis.what_if.settings import Settings
 from probe.records import GIB
 from tests.analysis.planted_batches import Planted, planted
-from tests.analysis.test_advice import config
 from tests.analysis.test_promises import CONFIG, DONE, made
 
 
@@ -28,7 +27,7 @@ from tests.analysis.test_promises import CONFIG, DONE, made
 def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The batches and the advice of a run whose cap can grow and whose ranks can be dealt to by work."""
     path = tmp_path_factory.mktemp("two") / "run"
-    told = Planted(steps=6, total=50 * GIB, balanced=False, config=config(balance=False))
+    told = Planted(steps=6, total=50 * GIB, balanced=False, config=CONFIG)
     with planted(path, told) as run:
         yield Replayer(run), advise(run)
 
@@ -115,7 +114,8 @@ def test_16_2_the_promises_of_earlier_runs_of_the_project_are_judged_in_the_run_
         (one,) = earlier(now)
         assert one.name == "first"
         pd.testing.assert_frame_equal(one.promises, probe.compare(first, now).promises)
-        assert set(one.promises["held"]) == {True}
+        assert True in set(one.promises["held"])
+        assert False not in set(one.promises["held"])
         assert earlier(first) == []
     begun(tmp_path / "first", 1, config=CONFIG | {"trainer": {"balance_batch": True}})
     with probe.open(tmp_path / "now") as now:

@@ -17,16 +17,15 @@ from probe.views.panel import outlook
 from probe.views.panel.looking import Looker
 from probe.views.panel.verdict import Verdict
 from tests.analysis.planted_batches import Planted, planted
-from tests.analysis.test_advice import config
 from tests.analysis.test_jointly import begun
-from tests.analysis.test_promises import DONE, made
+from tests.analysis.test_promises import CONFIG, DONE, made
 
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose cap can grow."""
     path = tmp_path_factory.mktemp("grown") / "run"
-    planted(path, Planted(steps=6, total=50 * GIB, balanced=False, config=config(balance=False))).close()
+    planted(path, Planted(steps=6, total=50 * GIB, balanced=False, config=CONFIG)).close()
     return path
 
 
@@ -44,7 +43,7 @@ def test_16_2_the_figure_of_a_cap_has_the_peaks_the_model_and_the_replay(grown: 
     assert {tuple(one) for one in cap["dots"]} <= known
     assert max(one[1] for one in cap["dots"]) == pytest.approx(own["peak"].max() / GIB, abs=0.2)  # a place of the grid
     assert cap["seen"] == model.largest_tokens
-    assert cap["capacity"] == model.room_bytes / GIB
+    assert cap["capacity"] == (model.room_bytes or 0) / GIB
     assert cap["now"] == {"at": 8192, "text": "8,192"}
     best = advice.limits["actor", "update_actor"].best
     assert cap["best"] == {"at": best, "text": f"{best:,}"}
@@ -65,7 +64,7 @@ def test_16_2_the_figure_of_a_cap_has_the_peaks_the_model_and_the_replay(grown: 
 
 
 def test_16_2_a_cap_that_counts_no_padding_isn_t_drawn_on_an_axis_that_does(tmp_path: Path) -> None:
-    with planted(tmp_path / "run", Planted(steps=6, total=400 * GIB, width=4000, config=config())) as run:
+    with planted(tmp_path / "run", Planted(steps=6, total=400 * GIB, width=4000, config=DONE)) as run:
         found = outlook.told(run, advise(run))
     assert found is not None
     (cap,) = found["caps"]
@@ -74,7 +73,7 @@ def test_16_2_a_cap_that_counts_no_padding_isn_t_drawn_on_an_axis_that_does(tmp_
 
 
 def test_16_2_a_run_whose_memory_tells_nothing_says_why_and_has_no_figure(tmp_path: Path) -> None:
-    with planted(tmp_path / "run", Planted(steps=3, peak_kind="at_least", config=config())) as run:
+    with planted(tmp_path / "run", Planted(steps=3, peak_kind="at_least", config=DONE)) as run:
         found = outlook.told(run, advise(run))
     assert found is not None
     assert found["caps"] == []
@@ -130,9 +129,13 @@ def test_16_2_what_came_of_earlier_advice_is_told_kept_and_missed(tmp_path: Path
         told[name] = found["earlier"]
     assert told["a"]["rows"] == []
     assert told["a"]["sentence"].startswith("–  No earlier run beside this one")
-    assert {one["held"] for one in told["b"]["rows"]} == {True}
-    count = len(told["b"]["rows"])
-    assert told["b"]["sentence"] == f"{count} of {count} promises held."
+    kept = [one["held"] for one in told["b"]["rows"]]
+    assert set(kept) <= {True, None}  # noise hides what there is of time
+    count = sum(one is True for one in kept)
+    assert count
+    assert told["b"]["sentence"].startswith(f"{count} of {count} promises held.")
+    for one in told["b"]["rows"]:
+        assert one["held"] is True or "Step times vary by more than what is missing" in one["about"]
     missed = [one for one in told["c"]["rows"] if one["held"] is False]
     assert missed
     assert missed[0]["cells"][:2] == ["a", "trainer.balance_batch: False → True"]
@@ -141,7 +144,12 @@ def test_16_2_what_came_of_earlier_advice_is_told_kept_and_missed(tmp_path: Path
 
 def test_16_2_it_is_worked_out_with_the_advice_and_no_more_often(grown: Path, monkeypatch: Any) -> None:
     asked, told = [], outlook.told
-    monkeypatch.setattr(outlook, "told", lambda *both: asked.append(both) or told(*both))
+
+    def counted(*both: Any) -> Any:
+        asked.append(both)
+        return told(*both)
+
+    monkeypatch.setattr(outlook, "told", counted)
     looker = Looker(str(grown), looks=(), often=())
     answers = [looker.answer({"attempt": None, "whole": True, "live": live}) for live in (True, True, False)]
     assert len(asked) == 1

@@ -14,9 +14,8 @@ from probe.views.panel import outlook
 from probe.views.panel.what_if import kept as kept_batches
 from probe.views.panel.what_if import with_limits
 from tests.analysis.planted_batches import Planted, planted
-from tests.analysis.test_advice import config
 from tests.analysis.test_jointly import begun
-from tests.analysis.test_promises import DONE, made
+from tests.analysis.test_promises import CONFIG, DONE, made
 from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_looks import every_text_can_be_read, nothing_overflows
@@ -33,7 +32,7 @@ FIGURE = ".pp-outlook-picture svg[role=img]"
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a page is told of a run whose cap can grow, and the promises that another one kept and missed."""
     root = tmp_path_factory.mktemp("outlook")
-    planted(root / "run", Planted(steps=6, total=50 * GIB, balanced=False, config=config(balance=False))).close()
+    planted(root / "run", Planted(steps=6, total=50 * GIB, balanced=False, config=CONFIG)).close()
     made(root / "grpo-1").close()
     made(root / "grpo-2", config=DONE).close()
     for at, name in enumerate(("grpo-1", "grpo-2"), 1):

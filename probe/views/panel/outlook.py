@@ -23,7 +23,7 @@ from probe.analysis.what_if.settings import Settings
 from probe.errors import InputError
 from probe.records import GIB
 from probe.sql import joined, sql
-from probe.text import missing, percent, ratio, rows, seconds, size, size_within
+from probe.text import missing, percent, ratio, rows, seconds, size, size_within, stop
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -229,7 +229,7 @@ def _sentence(found: Joint, many: int) -> str:
 
 
 def _left_out(found: Sequence[tuple[Suggestion, str]]) -> list[str]:
-    return [_text(f"Not taken together with the others: {_setting(one)}. {why}") for one, why in found[:MOST_ROWS]]
+    return [_text(f"Not taken together with the others: {stop(_setting(one))} {why}") for one, why in found[:MOST_ROWS]]
 
 
 def _setting(one: Suggestion) -> str:

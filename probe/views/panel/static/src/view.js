@@ -278,6 +278,7 @@ export class Panel {
   _restyle() {
     this.root.dataset.theme = this.watch.now;
     this.lanes.draw();
+    this.outlook.draw();
     this.samples.restyle();
     for (const card of this.cards) card.restyle();
   }
