@@ -175,7 +175,7 @@ def _how_to_read(model: MemoryModel, parallel: int, *, padded: bool, best: int |
     if padded:
         found.append("The axis counts padding too and the caps don't, so they aren't drawn.")
     elif best is not None:
-        found.append("Large dot: the highest peak of the replay under the best cap.")
+        found.append("Large dot: the replay's highest peak under the best cap, which its micro-batches needn't fill.")
     if best is None:
         found.append(f"No cap keeps the risk of running out of memory within {100 * risk:g} % in 1,000 steps.")
     else:
