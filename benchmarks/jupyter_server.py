@@ -11,11 +11,11 @@ import tempfile
 import threading
 import time
 import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
+import websocket
 
 from benchmarks.large_run_data import write_large_run
 from benchmarks.measure import Size, row
@@ -31,7 +31,8 @@ SETTLED_S, QUIET_S = 100.0, 3.0
 
 # Timed inside the process: between two starts of a server lie hundred milliseconds of other things.
 START = """
-import time, tornado.web, jupyter_server.base.handlers, jupyter_server.auth.decorator, jupyter_server.serverapp
+import time, tornado.web, jupyter_server.base.handlers, jupyter_server.base.websocket
+import jupyter_server.auth.decorator, jupyter_server.serverapp
 from types import SimpleNamespace
 server = jupyter_server.serverapp.ServerApp()
 server.web_app = SimpleNamespace(settings={"base_url": "/"}, add_handlers=lambda *_: None)
@@ -174,20 +175,19 @@ class _Viewer:
     """A tab that shows a run, from its first frames on."""
 
     def __init__(self, url: str, token: str, run: str) -> None:
-        headers = {"Authorization": f"token {token}"}
-        asked = urllib.request.Request(f"{url}/probe/api/stream?run={run}", headers=headers)
-        self._reply = urllib.request.urlopen(asked, timeout=120)
+        address = f"ws{url.removeprefix('http')}/probe/api/stream?run={run}"
+        self._frames = websocket.create_connection(address, timeout=120, header=[f"Authorization: token {token}"])
         self._thread = threading.Thread(target=self._read, daemon=True)
 
     def _read(self) -> None:
         try:
-            while self._reply.read1(1 << 16):
+            while self._frames.recv():
                 pass
-        except (OSError, ValueError, AttributeError):
+        except (OSError, websocket.WebSocketException):
             return  # closed below
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self._reply.close()
+        self._frames.close()

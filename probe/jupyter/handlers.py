@@ -4,8 +4,8 @@ Every handler wants a login, is checked for cross-site requests by the server it
 server's authorizer whether this user may read contents. What an address takes and gives:
 
 ====================== ======================================= ==================================================
-``GET runs``                                                   the list of runs
-``GET stream``         ``run``, ``again``                      frames of the panel, as long as somebody reads
+``GET runs``                                                   the list of runs; header :data:`SETTLED`
+``GET stream``         ``run``, ``again``                      a WebSocket: frames of the panel, as long as it is open
 ``POST message``       ``run``; JSON body                      the panel's answer
 ``GET findings``       ``run``                                 all findings of a run
 ``POST sql``           JSON: ``run``, ``query``                rows
@@ -15,20 +15,26 @@ server's authorizer whether this user may read contents. What an address takes a
 ``POST roots``         JSON: ``roots``                         where else to look, of the user's settings
 ====================== ======================================= ==================================================
 
-The bodies are those of :mod:`probe.jupyter.reading`.
+The bodies are those of :mod:`probe.jupyter.reading`. The WebSocket brings first a text
+message, a JSON object with ``status`` (as of HTTP), then the body in binary messages. A browser opens six other
+connections to one server at most, for all its pages and JupyterLab itself: six panels would hold them all.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 from jupyter_server.auth.decorator import authorized
-from jupyter_server.base.handlers import APIHandler
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from traitlets import List, Unicode
 from traitlets.config import Configurable
 
@@ -44,6 +50,10 @@ if TYPE_CHECKING:
 #: Beginning of the extension's paths below the server's address, and name of its folder of the browser's side.
 NAME = "probe"
 
+#: Header with the list of runs: "yes" once a page has posted the directories of its settings, "no" before. A server
+#: that was started again knows them no more.
+SETTLED = "X-Probe-Settled"
+
 
 class Runs(Configurable):
     """Configuration of the Jupyter server: ``c.Runs`` … see :data:`roots`."""
@@ -54,8 +64,8 @@ class Runs(Configurable):
     ).tag(config=True)
 
 
-class _Handler(APIHandler):
-    """Passes an answer on."""
+class _Asking(JupyterHandler):
+    """Knows whom to ask."""
 
     auth_resource = "contents"
 
@@ -63,6 +73,10 @@ class _Handler(APIHandler):
     def beside(self) -> Beside:
         found: Beside = self.settings["probe_beside"]
         return found
+
+
+class _Handler(_Asking, APIHandler):
+    """Passes an answer on."""
 
     async def pass_on(self, question: Mapping[str, Any], kind: str = "application/json", encoding: str = "") -> None:
         """Ask the process that reads runs, and write what it answers as it comes.
@@ -104,16 +118,57 @@ class _List(_Handler):
     @web.authenticated
     @authorized("read")
     async def get(self) -> None:
+        self.set_header(SETTLED, "yes" if self.settings["probe_settled"] else "no")
         await self.pass_on({"op": "runs"})
 
 
-class _Stream(_Handler):
-    @web.authenticated
+class _Stream(WebSocketMixin, WebSocketHandler, _Asking):
+    """Who asks is looked at before the WebSocket is there; an unknown ``Origin`` is refused by the mixin."""
+
+    # web.authenticated says of a coroutine that it may give none.
+    @web.authenticated  # type: ignore[override]
     @authorized("read")
     async def get(self) -> None:
         again = self.get_query_argument("again", "") == "1"
-        question = {"op": "stream", "run": self.get_query_argument("run"), "again": again}
-        await self.pass_on(question, "application/octet-stream")
+        self._question = {"op": "stream", "run": self.get_query_argument("run"), "again": again}
+        self._passing: asyncio.Task[None] | None = None
+        await super().get()
+
+    def get_login_url(self) -> str:
+        """A page can't follow a WebSocket to the login, so it is told."""
+        raise web.HTTPError(403)
+
+    def open(self) -> None:
+        super().open()
+        # Tornado looks for what comes, and so for the end, once this has returned.
+        self._passing = asyncio.create_task(self._pass_on())
+
+    def on_message(self, message: str | bytes) -> None:
+        """What a panel asks is posted; nothing is expected here."""
+
+    def on_close(self) -> None:
+        if self._passing is not None:
+            self._passing.cancel()  # nobody looks at the run any more
+
+    async def _pass_on(self) -> None:
+        told = False
+        try:
+            async with self.beside.ask(self._question) as (status, pieces):
+                await self.write_message(json.dumps({"status": status}))
+                told = True
+                async for piece in pieces:
+                    await self.write_message(piece, binary=True)
+        except RunError as error:
+            if not told:
+                await self._refuse(503, str(error))
+        except WebSocketClosedError:
+            return  # the page has gone
+        self.close()
+
+    async def _refuse(self, status: int, message: str) -> None:
+        with contextlib.suppress(WebSocketClosedError):
+            await self.write_message(json.dumps({"status": status}))
+            await self.write_message(json.dumps({"message": message}).encode(), binary=True)
 
 
 class _Message(_Handler):
@@ -166,6 +221,7 @@ class _Roots(_Handler):
         if not isinstance(more, list) or not all(isinstance(one, str) for one in more):
             raise web.HTTPError(400, f"roots: got {more!r}, expected a list of directories")
         self.beside.set_roots([*self.settings["probe_roots"], *more])
+        self.settings["probe_settled"] = True
         self.finish("{}")
 
 
@@ -186,6 +242,7 @@ def add_handlers(server_app: ServerApp) -> None:
     configured = Runs(parent=server_app).roots
     roots = [server_app.root_dir, *configured]
     app.settings["probe_roots"] = roots
+    app.settings["probe_settled"] = False
     app.settings["probe_beside"] = Beside(roots)
     handlers = {
         "runs": _List,

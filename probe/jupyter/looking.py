@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from probe.analysis.verdict.finding import Findings
+from probe.analysis.verdict.finding import FAILURES, Findings
 from probe.analysis.verdict.watch import Watch
 from probe.errors import ProbeError
 from probe.guard import Guard
@@ -181,14 +181,19 @@ def verdict_of(found: Findings, known: Mapping[str, int | None], *, whole: bool 
 
     Returns:
         ``worst``, as :func:`probe.views.panel.looking.told` gives it, None where nothing was found; ``alarms``, how
-        many; ``all_alarms``, of each of the worst of them ``name``, ``rank``, ``process`` and ``sentence``; ``whole``,
-        whether there is nothing beside what is told; ``failed``, why nobody could look, else None; and ``known``.
+        many; ``all_alarms``, of each of the worst of them ``name``, ``attempt`` (in which it happened; None of what
+        goes on from one attempt to the next), ``rank``, ``process`` and ``sentence``; ``whole``, whether there is
+        nothing beside what is told; ``failed``, why nobody could look, else None; and ``known``.
     """
     said = told(found)
     alarms = [
-        {**{name: one["where"][name] for name in ("rank", "process")}, "name": one["name"], "sentence": one["sentence"]}
-        for one in said[:MOST_ALARMS]
-        if one["kind"] == "alarm"
+        {
+            **{name: shown["where"][name] for name in ("rank", "process")},
+            "name": one.name,
+            "attempt": one.where.attempt if one.name in FAILURES or one.where.step is not None else None,
+            "sentence": shown["sentence"],
+        }
+        for one, shown in zip(found.alarms[:MOST_ALARMS], said, strict=False)  # alarms are told first
     ]
     return {
         "worst": said[0] if said else None,

@@ -4,8 +4,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Alarms } from "../../probe/jupyter/lab/src/alarms.js";
+import { notebookOf, sameAs } from "../../probe/jupyter/lab/src/notebook_cells.js";
 import { ORDERS } from "../../probe/jupyter/lab/src/order.js";
-import { age, inShort, isRecent, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
+import { age, inShort, isRecent, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
 
 const GIB = 1024 ** 3;
 const NOW = Date.now() / 1000;
@@ -35,6 +36,16 @@ test("2: a run says whether it is live, since when not, and how old it is", () =
   const silent = (/** @type {number} */ seconds) => isRecent({ ...RUN, state: "silent", since_s: NOW - seconds }, NOW);
   assert.deepEqual([isRecent(RUN), silent(60), silent(3600)], [true, true, false]);
   assert.equal(standing({ ...RUN, state: "finished", since_s: NOW - 7200 }, NOW), "Finished 2 h ago");
+});
+
+test("2: the status bar is about a live run, also where a newer one has just fallen silent", () => {
+  const live = { ...RUN, run: "live" };
+  const silent = { ...RUN, run: "silent", state: /** @type {const} */ ("silent"), since_s: NOW - 60 };
+  const finished = { ...RUN, run: "finished", state: /** @type {const} */ ("finished"), since_s: NOW - 5 };
+  assert.equal(newestOf([finished, silent, live])?.run, "live");
+  assert.equal(newestOf([live, { ...RUN, run: "older" }])?.run, "live");
+  assert.equal(newestOf([finished, silent])?.run, "silent");
+  assert.equal(newestOf([finished, { ...silent, since_s: NOW - 3600 }]), null);
 });
 
 test("3: a cell without its live panel says why", () => {
@@ -94,8 +105,8 @@ class Bell {
   }
 }
 
-const LEAK = { name: "device_leak", rank: 1, process: null, sentence: "64 MiB stay on each card." };
-const KILLED = { name: "killed", rank: 0, process: null, sentence: "Rank 0 was killed." };
+const LEAK = { name: "device_leak", attempt: null, rank: 1, process: null, sentence: "64 MiB stay on each card." };
+const KILLED = { name: "killed", attempt: 1, rank: 0, process: null, sentence: "Rank 0 was killed." };
 
 function hearing() {
   const bell = new Bell();
@@ -135,6 +146,15 @@ test("2: one that was dismissed stays dismissed while it comes and goes", () => 
   assert.deepEqual(bell.said, []);
 });
 
+test("2: a rank that is killed again, in a job that was started again, is told again", () => {
+  const { bell, alarms } = hearing();
+  alarms.hear([judged({ all_alarms: [KILLED] })]);
+  bell.shown.clear();
+  for (const found of [[KILLED], [], [{ ...KILLED, attempt: 2 }], [{ ...KILLED, attempt: 2 }]]) alarms.hear([judged({ all_alarms: found })]);
+  assert.deepEqual(bell.said, ["warning: shop / a: Rank 0 was killed."]);
+  assert.equal(bell.rung, 2);
+});
+
 test("2: of a run that had ended before anybody looked, and where nobody wants any, nothing is told", () => {
   const { bell, alarms } = hearing();
   alarms.hear([{ ...judged({ all_alarms: [LEAK] }), state: "failed", since_s: NOW - 5 }]);
@@ -143,4 +163,28 @@ test("2: of a run that had ended before anybody looked, and where nobody wants a
   alarms.wanted = true;
   alarms.hear([judged({ all_alarms: [KILLED] })]);
   assert.deepEqual(bell.said, []);
+});
+
+/** @type {import("../../probe/views/panel/static/src/finding_types.js").Finding} */
+const FOUND = {
+  kind: "tuning", name: "slow_rank", topic: "overview", sentence: "Rank 1 is slower.", why: "", since: null, change: null,
+  where: { step: null, role: "actor", phase: "update", micro_batch: null, rank: 1, process: null },
+};
+const told = (/** @type {object} */ more, /** @type {object} */ place = {}) => ({ ...FOUND, evidence_sql: "select 1", ...more, where: { attempt: 1, ...FOUND.where, ...place } });
+
+test("3: a finding's query isn't taken from another one of the same rank and phase", () => {
+  const others = [told({ sentence: "Rank 1 is slower still." }), told({}, { step: 3 }), told({}, { role: "critic" }), told({}, { process: "extra" }), told({ name: "padding" })];
+  assert.equal(sameAs(FOUND, others), undefined);
+  const own = told({ sentence: "Rank 1 is\n slower." });
+  assert.equal(sameAs(FOUND, [...others, own]), own);
+  const long = told({ sentence: "word ".repeat(300) });
+  assert.equal(sameAs({ ...FOUND, sentence: `${long.sentence.slice(0, 799)}…` }, [...others, long]), long);
+});
+
+test("3: what a run says stays text in a notebook: one line, no markup, no formula", () => {
+  const of = (/** @type {string} */ sentence, why = "") => notebookOf("runs/a", { ...FOUND, sentence, why }).cells[0].source;
+  assert.equal(of("Rank 1 in actor/pg_loss is slower.", "1. It waits\n# for 30 %."), "## Rank 1 in actor/pg\\_loss is slower.\n\n1\\. It waits \\# for 30 %.");
+  assert.equal(of("a\n\n- <b>b</b> ~~c~~ &lt;"), "## a - \\<b\\>b\\</b\\> \\~\\~c\\~\\~ \\&lt;");
+  assert.equal(of("ValueError: $x^2$ \\(y\\)"), '## <span class="mathjax_ignore">ValueError: &#36;x^2&#36; &#92;(y&#92;)</span>');
+  assert.equal(of("a", "- b"), "## a\n\n\\- b");
 });

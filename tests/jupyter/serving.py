@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import websocket
 
 from tests.jupyter import plugin
 from tests.ports import free_port
@@ -48,6 +49,13 @@ class Server:
             with error:
                 text = error.read()
             return error.code, json.loads(text) if text.startswith(b"{") else text
+
+    def header(self, path: str, name: str) -> str | None:
+        """A header of what is answered."""
+        asked = urllib.request.Request(f"{self.url}/probe/api/{path}", headers={"Authorization": f"token {TOKEN}"})
+        with urllib.request.urlopen(asked, timeout=120) as reply:
+            found: str | None = reply.headers[name]
+            return found
 
     def readers(self) -> list[psutil.Process]:
         """The processes that read runs for it."""
@@ -122,6 +130,14 @@ def home(place: Path) -> Path:
     """A server's directory of one's own, with a run."""
     write_run(place / "home" / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
     return place / "home"
+
+
+def streaming(server: Server, path: str, header: list[str] | None = None, origin: str | None = None) -> Any:
+    """A WebSocket of the server, as its page opens it; by default with the token."""
+    address = f"ws{server.url.removeprefix('http')}/probe/api/{path}"
+    told = [f"Authorization: token {TOKEN}"] if header is None else header
+    kept = {"origin": origin} if origin is not None else {"suppress_origin": True}
+    return websocket.create_connection(address, timeout=120, header=told, **kept)
 
 
 def alive(process: psutil.Process) -> bool:

@@ -442,14 +442,15 @@ def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_a
             page.screenshot(path=shots / "lab_plugin_states.png")
             # The list is looked at as often as the setting says: between two looks are three seconds without it.
             assert min(pauses(page, looks=3)) < 2.5
-            # Tabs of what can't be read, and isn't there, say so; "Try now" finds a run that has come back.
+            # Tabs of what can't be read, and isn't there, say so; "Try now" finds a run that has come back,
+            # also where the list passes it over.
             command(page, "probe:open", run="broken")
             await_that(page, lambda: notice.count() and "run.json isn't what probe writes" in notice.inner_text())
-            command(page, "probe:open", run="run")
+            command(page, "probe:open", run=".run")
             await_that(page, lambda: notice.count() and "it was deleted or moved" in notice.inner_text())
             expect(page.locator(".probe-tab:visible")).not_to_contain_text("Reading the run", use_inner_text=True)
             page.screenshot(path=shots / "lab_plugin_gone.png")
-            kept = write_run(root / "run", sample_rows(2, 6), project="again")
+            kept = write_run(root / ".run", sample_rows(2, 6), project="again")
             notice.get_by_role("button", name="Try now").click()
             await_that(page, lambda: step_of(page) == 5)
             # It is deleted while its tab is open: what was read stays, and isn't called live.
@@ -457,7 +458,7 @@ def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_a
             await_that(page, lambda: notice.count() and "it was deleted or moved" in notice.inner_text())
             assert step_of(page) == 5
             page.screenshot(path=shots / "lab_plugin_deleted.png")
-            write_run(root / "run", sample_rows(2, 6), project="again")
+            write_run(root / ".run", sample_rows(2, 6), project="again")
             notice.get_by_role("button", name="Try now").click()
             await_that(page, lambda: not notice.count())
         await_that(page, lambda: notice.count() and "Trying again" in notice.inner_text())
@@ -468,7 +469,7 @@ def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_a
             await_that(page, lambda: not notice.count() and not note.inner_text())
             await_that(page, lambda: step_of(page) == 5)
             # Where Jupyter has no widgets a cell says what it needs, above its copy; the tab needs neither of them.
-            write_notebook(root / "cell.ipynb", "import probe\nprobe.open('run').panel()")
+            write_notebook(root / "cell.ipynb", "import probe\nprobe.open('.run').panel()")
             show(page, f"{url}/lab/tree/cell.ipynb?reset")
             page.wait_for_function(IDLE)
             command(page, "notebook:run-all-cells")
@@ -477,7 +478,7 @@ def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_a
             await_that(page, page.locator(".probe-copy img").is_visible)
             expect(page.locator(".probe-copy-why")).to_contain_text("JupyterLab has no widgets here")
             page.screenshot(path=shots / "lab_plugin_no_widgets.png")
-            command(page, "probe:open", run="run")
+            command(page, "probe:open", run=".run")
             await_that(page, lambda: step_of(page) == 5)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.client
 import json
 import socket
 import struct
@@ -18,8 +17,9 @@ from typing import Any
 
 import psutil
 import pytest
+import websocket
 
-from tests.jupyter.serving import NASTY, NEVER_IDLE, TOKEN, Server, at, await_that, one_reader, serving
+from tests.jupyter.serving import NASTY, NEVER_IDLE, TOKEN, Server, at, await_that, one_reader, serving, streaming
 
 pytestmark = pytest.mark.slow
 
@@ -85,25 +85,72 @@ def test_1_two_runs_are_compared(server: Server, root: Path):
 
 
 def test_1_a_panel_comes_as_frames_and_answers(server: Server):
-    host = urllib.parse.urlsplit(server.url)
-    connection = http.client.HTTPConnection(host.hostname or "", host.port, timeout=60)
-    connection.request(
-        "GET", f"{host.path}/probe/api/stream?{at('runs/first')}", headers={"Authorization": f"token {TOKEN}"}
-    )
-    reply = connection.getresponse()
-    assert reply.status == 200
-    assert reply.headers["Cache-Control"] == "no-store"
-    head: dict[str, Any] = {}
-    while head.get("kind") != "hello":
-        (length,) = struct.unpack("<I", reply.read(4))
-        head = json.loads(reply.read(length))
-        for size in head["sizes"]:
-            reply.read(size)
-    assert head["config"]["title"] == "shop / first"
-    assert head["config"]["asks"] == "server"
-    mark = {"v": 1, "t": "mark", "id": 7}
-    assert server.ask(f"message?{at('runs/first')}", mark) == (200, {"v": 1, "t": "a", "id": 7})
-    connection.close()
+    with contextlib.closing(streaming(server, f"stream?{at('runs/first')}")) as stream:
+        assert json.loads(stream.recv()) == {"status": 200}
+        read, head = _Bytes(stream), dict[str, Any]()
+        while head.get("kind") != "hello":
+            (length,) = struct.unpack("<I", read(4))
+            head = json.loads(read(length))
+            for size in head["sizes"]:
+                read(size)
+        assert head["config"]["title"] == "shop / first"
+        assert head["config"]["asks"] == "server"
+        mark = {"v": 1, "t": "mark", "id": 7}
+        assert server.ask(f"message?{at('runs/first')}", mark) == (200, {"v": 1, "t": "a", "id": 7})
+
+
+class _Bytes:
+    """What comes in pieces of any length, read in pieces of the wanted one."""
+
+    def __init__(self, stream: websocket.WebSocket) -> None:
+        self._stream = stream
+        self._come = b""
+
+    def __call__(self, size: int) -> bytes:
+        while len(self._come) < size:
+            piece = self._stream.recv()
+            assert isinstance(piece, bytes)
+            self._come += piece
+        told, self._come = self._come[:size], self._come[size:]
+        return told
+
+
+def test_1_a_page_that_goes_lets_go_of_its_run(server: Server):
+    from probe.views.server.hub import PAGES
+
+    path = f"stream?{at('runs/first')}"
+    with contextlib.ExitStack() as views:
+        for _ in range(PAGES):
+            view = views.enter_context(contextlib.closing(streaming(server, path)))
+            assert json.loads(view.recv()) == {"status": 200}
+        status, told = refusal(server, "runs/first")
+        assert (status, "views show it already" in told) == (429, True)
+
+    def shown() -> bool:
+        with contextlib.closing(streaming(server, path)) as view:
+            status: int = json.loads(view.recv())["status"]
+            return status == 200
+
+    await_that(shown)
+
+
+def refusal(server: Server, run: str) -> tuple[int, str]:
+    """With which status and words the frames of a run are refused."""
+    with contextlib.closing(streaming(server, f"stream?{at(run)}")) as stream:
+        status = json.loads(stream.recv())["status"]
+        message: str = json.loads(stream.recv())["message"]
+        return status, message
+
+
+def test_2_the_list_says_whether_the_directories_of_the_settings_are_known(root: Path, tmp_path: Path):
+    with serving(root, tmp_path) as server:
+        assert server.header("runs", "X-Probe-Settled") == "no"
+        assert server.ask("roots", {"roots": "no list"})[0] == 400
+        assert server.header("runs", "X-Probe-Settled") == "no"
+        further = root.parent / "further"
+        assert server.ask("roots", {"roots": [str(further)]}) == (200, {})
+        assert server.header("runs", "X-Probe-Settled") == "yes"
+        assert str(further / "far") in {one["run"] for one in server.ask("runs")[1]["runs"]}
 
 
 # --------------------------------------------------------------------------------------------------------- item 5: safe
@@ -112,7 +159,6 @@ def test_1_a_panel_comes_as_frames_and_answers(server: Server):
 #: Every address, with what is posted there, None where nothing is.
 ASKED: dict[str, Any] = {
     "runs": None,
-    f"stream?{at('runs/first')}": None,
     f"message?{at('runs/first')}": {"v": 1, "t": "mark", "id": 1},
     f"findings?{at('runs/first')}": None,
     "sql": {"run": "runs/first", "query": "select 1 as one"},
@@ -132,12 +178,25 @@ def test_5_every_handler_is_tried_below():
     app = ServerApp()
     app.web_app = SimpleNamespace(settings={"base_url": "/"}, add_handlers=lambda _host, found: added.extend(found))
     add_handlers(app)
-    assert {path.rpartition("/")[2] for path, _ in added} == {one.partition("?")[0] for one in ASKED}
+    assert {path.rpartition("/")[2] for path, _ in added} == {"stream", *(one.partition("?")[0] for one in ASKED)}
 
 
 @pytest.mark.parametrize("path", ASKED)
 def test_5_nothing_is_answered_without_a_login(server: Server, path: str):
     assert server.ask(path, ASKED[path], token=None)[0] == 403
+
+
+def test_5_frames_come_neither_without_a_login_nor_to_a_page_of_another_site(server: Server):
+    path, jar, token = f"stream?{at('runs/first')}", f"Cookie: {_login(server)}", f"Authorization: token {TOKEN}"
+    assert server.ask(path, token=None)[0] == 403  # a page can't see why a WebSocket was refused, and asks so
+    for header, origin in (([], None), (["Authorization: token another"], None), ([jar], "http://elsewhere.test")):
+        with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+            streaming(server, path, header=header, origin=origin)
+        assert refused.value.status_code == 403
+    own = "{0.scheme}://{0.netloc}".format(urllib.parse.urlsplit(server.url))
+    for header, origin in (([jar], own), ([token], None)):
+        with contextlib.closing(streaming(server, path, header=header, origin=origin)) as stream:
+            assert json.loads(stream.recv()) == {"status": 200}
 
 
 def test_5_what_is_posted_needs_the_token_against_cross_site_requests(server: Server):
@@ -180,10 +239,11 @@ def _login(server: Server) -> str:
 )
 def test_5_what_lies_outside_or_is_reached_by_a_link_is_refused_in_the_same_words(server: Server, name: str):
     with_it = at("runs/first", **{"with": name})
-    for path in (f"stream?{at(name)}", f"findings?{at(name)}", f"compare?{with_it}"):
+    said = f"run: there is no run {name!r} below the directories that are shown"
+    for path in (f"findings?{at(name)}", f"compare?{with_it}"):
         status, told = server.ask(path)
-        assert status == 404
-        assert told["message"] == f"run: there is no run {name!r} below the directories that are shown"
+        assert (status, told["message"]) == (404, said)
+    assert refusal(server, name) == (404, said)
     assert server.ask("sql", {"run": name, "query": "select 1"})[0] == 404
     assert server.ask(f"message?{at(name)}", {"v": 1, "t": "mark", "id": 1})[0] == 404
 

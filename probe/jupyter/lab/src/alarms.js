@@ -80,8 +80,8 @@ export class Alarms {
   }
 }
 
-/** What makes an alarm another one. @param {Run} run @param {Alarm} alarm */
-const keyOf = (run, alarm) => JSON.stringify([run.run, run.started_s, alarm.name, alarm.rank, alarm.process]);
+/** What makes an alarm another one: in a job that was started again a rank can die again. @param {Run} run @param {Alarm} alarm */
+const keyOf = (run, alarm) => JSON.stringify([run.run, run.started_s, alarm.name, alarm.attempt, alarm.rank, alarm.process]);
 
 /** Of several pages of one browser one tells an alarm. @param {string} key */
 function heardFirst(key) {

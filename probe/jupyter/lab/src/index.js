@@ -21,7 +21,7 @@ import { MemorySection } from "./memory_section.js";
 import { holderName, inShort as memoryInShort, mostBy } from "./memory_words.js";
 import { openNotebook } from "./notebook.js";
 import { PanelTab, panelArea } from "./panel_tab.js";
-import { told } from "./server.js";
+import { told, UNREACHED } from "./server.js";
 import { Sidebar } from "./sidebar.js";
 import { inShort, title } from "./words.js";
 
@@ -71,7 +71,10 @@ class Plugin {
     this.tabs = new WidgetTracker({ namespace: "probe-lab" });
     /** @type {WidgetTracker<ReturnType<typeof compareArea>>} */
     this.comparisons = new WidgetTracker({ namespace: "probe-lab-compare" });
-    this.rooted = false;
+    /** Directories of the settings, as the server was told them last; null before. @type {string[] | null} */
+    this.roots = null;
+    /** Panels that are documents. @type {WidgetTracker<DocumentWidget<PanelTab>>} */
+    this.documents = new WidgetTracker({ namespace: "probe-lab-document" });
     this.memory = new Memory();
     /** What a run is called. */
     this.titled = (/** @type {string} */ run) => title(this.listing.runs.find((one) => one.run === run) ?? /** @type {any} */ ({ run }));
@@ -86,6 +89,7 @@ class Plugin {
     this._documents();
     this._cells();
     this.listing.changed.connect(() => this.alarms.hear(this.listing.runs));
+    this.listing.changed.connect(() => void this._settled());
     this.listing.changed.connect(() => this.section.draw()); //  by then it may be known what a run is called
     this.app.restored.then(() => this._settings()).finally(() => this.listing.look());
   }
@@ -217,10 +221,9 @@ class Plugin {
     const { docRegistry } = this.app;
     docRegistry.addFileType({ name: "probe-run", displayName: "Run of probe", pattern: "^run\\.json$", extensions: [], mimeTypes: ["application/json"], contentType: "file", fileFormat: "text", icon });
     const factory = new RunFactory({ name: FACTORY, label: FACTORY, modelName: "text", fileTypes: ["probe-run"], defaultFor: ["probe-run"], readOnly: true });
-    const open = new WidgetTracker({ namespace: "probe-lab-document" });
-    factory.widgetCreated.connect((_, made) => void open.add(made));
+    factory.widgetCreated.connect((_, made) => void this.documents.add(made));
     docRegistry.addWidgetFactory(factory);
-    this.parts.restorer?.restore(open, { command: "docmanager:open", args: (/** @type {any} */ one) => ({ path: one.context.path, factory: FACTORY }), name: (/** @type {any} */ one) => one.context.path });
+    this.parts.restorer?.restore(this.documents, { command: "docmanager:open", args: (/** @type {any} */ one) => ({ path: one.context.path, factory: FACTORY }), name: (/** @type {any} */ one) => one.context.path });
   }
 
   /** A cell's panel, and `panel(where="tab")`, name a run by its whole path; a tab knows its run itself. */
@@ -258,13 +261,28 @@ class Plugin {
       this.alarms.wanted = found.get("alarms").composite !== false;
       this.listing.refreshMs = Math.max(Number(found.get("refresh").composite) || 3, 1) * 1000;
       const roots = found.get("roots").composite;
-      if (Array.isArray(roots) && (roots.length || this.rooted)) {
-        this.rooted = true;
-        await told("roots", { roots: roots.map(String) }).catch((error) => Notification.warning(`probe: ${error.message}`));
-      }
+      if (Array.isArray(roots) && (roots.length || this.roots)) await this._tellRoots(roots.map(String));
     };
     found.changed.connect(() => void take().then(() => this.listing.look()));
     await take();
+  }
+
+  /** @param {string[]} roots */
+  _tellRoots(roots) {
+    this.roots = roots;
+    return told("roots", { roots }).catch((error) => {
+      if (error.message !== UNREACHED) this.roots = []; //  it won't take them the next time, either
+      Notification.warning(`probe: ${error.message}`);
+    });
+  }
+
+  /** A server that was started again is told the directories of the settings once more. Tabs of runs that are listed again go on. */
+  _settled() {
+    const { roots, listing } = this;
+    if (listing.error) return undefined;
+    if (!listing.settled && roots?.length) return this._tellRoots(roots).then(() => listing.look());
+    for (const tracker of [this.tabs, this.documents]) tracker.forEach(({ content }) => content.listed(listing.runs));
+    return undefined;
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { Polling } from "./polling.js";
 import { runs } from "./server.js";
-import { isRecent } from "./words.js";
+import { newestOf } from "./words.js";
 
 /** @import { Run } from "./types.js" */
 
@@ -17,6 +17,8 @@ export class Listing extends Polling {
     this.cut = false;
     /** Directories of the settings that aren't there. @type {string[]} */
     this.missing = [];
+    /** Whether the server knows the directories of somebody's settings. */
+    this.settled = true;
     /** Until then it is looked more often. */
     this.soonUntil = 0;
     /** How many processes of each run have ended. @type {Map<string, number>} */
@@ -25,8 +27,9 @@ export class Listing extends Polling {
 
   /** @override */
   async ask() {
-    const { runs: found, cut, missing } = await runs();
+    const { runs: found, cut, missing, settled } = await runs();
     this.missing = missing;
+    this.settled = settled;
     this.runs = found;
     this.cut = cut;
     for (const run of found) {
@@ -44,6 +47,6 @@ export class Listing extends Polling {
 
   /** The newest that is being written; null where none is. */
   get newest() {
-    return this.runs.find((run) => isRecent(run)) ?? null;
+    return newestOf(this.runs);
   }
 }

@@ -3,9 +3,10 @@
 import { MainAreaWidget } from "@jupyterlab/apputils";
 import { Widget } from "@lumino/widgets";
 import { node } from "../../../views/panel/static/src/dom.js";
-import { frames, message, offerPlotly, panelBundle, refusal } from "./server.js";
+import { message, offerPlotly, panelBundle, refusal } from "./server.js";
+import { frames } from "./stream.js";
 
-const OUT_OF_SIGHT = 10000; //  ms after which a hidden tab lets go: a browser has few connections to one server
+const OUT_OF_SIGHT = 10000; //  ms after which a hidden tab lets go: nobody has to follow its run for it
 
 /** @type {Record<string, string>} */
 const SAID = {
@@ -14,6 +15,8 @@ const SAID = {
   ended: "The server has stopped showing this run. Trying again …",
   full: "Too many runs are open: close one. Trying again …",
 };
+
+/** @import { Run } from "./types.js" */
 
 const GONE = "it was deleted or moved, or lies in no directory that is shown. Close this tab, or put the run back and try again.";
 
@@ -31,6 +34,8 @@ export class PanelTab extends Widget {
     this.node.append(this.notice, this.target);
     /** Why the server refused, in its words. */
     this.refusal = "";
+    /** Whether it said that there is no such run. */
+    this.gone = false;
     /** @type {any} */
     this.connection = null;
     this.drawn = false;
@@ -105,8 +110,18 @@ export class PanelTab extends Widget {
    */
   async _open(again, signal) {
     const answer = await frames(this.run, again, signal);
-    if (!answer.ok) this.refusal = answer.status === 404 ? GONE : `${await refusal(answer)}.`;
+    this.gone = answer?.status === 404;
+    if (answer && !answer.ok) this.refusal = this.gone ? GONE : `${await refusal(answer)}.`;
     return answer;
+  }
+
+  /**
+   * A run that is listed is there again, or lies in a directory that the server has been told of since.
+   * @param {Run[]} runs
+   */
+  listed(runs) {
+    if (this.notice.dataset.why !== "refused" || !this.gone) return;
+    if (runs.some(({ run, directory }) => run === this.run || directory === this.run)) void this._again();
   }
 
   /** Whoever presses the button doesn't wait for the next try; a run that was refused may be there again. */

@@ -7,7 +7,7 @@ import { ServerConnection } from "@jupyterlab/services";
 /** @import { Held, Run } from "./types.js" */
 
 /** A poll must not keep a server alive that nobody uses. */
-const UNSEEN = "no_track_activity=1";
+export const UNSEEN = "no_track_activity=1";
 
 /**
  * @param {string} path below the extension's address, with its query
@@ -18,6 +18,8 @@ export function ask(path, init = {}) {
   return ServerConnection.makeRequest(URLExt.join(settings.baseUrl, "probe/api") + `/${path}`, init, settings);
 }
 
+export const UNREACHED = "the Jupyter server can't be reached";
+
 /** A login that isn't there any more. */
 const LOGGED_OUT = "you have to log in again: load the page again";
 
@@ -27,12 +29,21 @@ const LOGGED_OUT = "you have to log in again: load the page again";
  * @param {unknown} [body] what is posted; nothing is asked for
  */
 export async function told(path, body) {
+  return (await answered(path, body)).json();
+}
+
+/**
+ * An answer that is one.
+ * @param {string} path
+ * @param {unknown} [body]
+ */
+async function answered(path, body) {
   const headers = { "Content-Type": "application/json" };
   const asked = ask(path, body === undefined ? {} : { method: "POST", body: JSON.stringify(body), headers });
   const answer = await asked.catch(() => null);
-  if (!answer) throw new Error("the Jupyter server can't be reached");
+  if (!answer) throw new Error(UNREACHED);
   if (!answer.ok) throw new Error(await refusal(answer));
-  return answer.json();
+  return answer;
 }
 
 /**
@@ -46,18 +57,17 @@ export async function refusal(answer) {
   return found?.message || `the Jupyter server answered ${answer.status}`;
 }
 
-/** @type {() => Promise<{runs: Run[], cut: boolean, missing: string[]}>} */
-export const runs = () => told(`runs?${UNSEEN}`);
+/**
+ * The list, and whether the server knows the directories of the settings: one that was started again doesn't.
+ * @returns {Promise<{runs: Run[], cut: boolean, missing: string[], settled: boolean}>}
+ */
+export async function runs() {
+  const answer = await answered(`runs?${UNSEEN}`);
+  return { ...(await answer.json()), settled: answer.headers.get("X-Probe-Settled") !== "no" };
+}
 
 /** @type {() => Promise<Held>} */
 export const memory = () => told(`memory?${UNSEEN}`);
-
-/**
- * @param {string} run
- * @param {boolean} again
- * @param {AbortSignal} signal
- */
-export const frames = (run, again, signal) => ask(`stream?run=${encodeURIComponent(run)}&again=${again ? 1 : 0}&${UNSEEN}`, { signal });
 
 /**
  * @param {string} run

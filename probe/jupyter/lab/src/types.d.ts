@@ -6,6 +6,8 @@ export type State = "live" | "silent" | "finished" | "failed" | "killed" | "unkn
 
 export interface Alarm {
   name: string;
+  /** in which it happened; null of what goes on from one to the next */
+  attempt: number | null;
   rank: number | null;
   process: string | null;
   sentence: string;

@@ -21,6 +21,12 @@ export function isRecent({ state, since_s: since }, now = Date.now() / 1000) {
   return state === "live" || (state === "silent" && since !== null && now - since < RECENT_S);
 }
 
+/**
+ * The newest that is live; where none is, the newest that was a moment ago.
+ * @param {Run[]} runs the newest first
+ */
+export const newestOf = (runs) => runs.find(({ state }) => state === "live") ?? runs.find((run) => isRecent(run)) ?? null;
+
 /** How old it is. @param {Run} run @param {number} now seconds since the epoch */
 export const age = ({ started_s: started }, now) => (started === null ? "" : `began ${ago(Math.max(now - started, 0))} ago`);
 
