@@ -125,10 +125,9 @@ class _List(_Handler):
 class _Stream(WebSocketMixin, WebSocketHandler, _Asking):
     """Who asks is looked at before the WebSocket is there; an unknown ``Origin`` is refused by the mixin."""
 
-    # web.authenticated says of a coroutine that it may give none.
-    @web.authenticated  # type: ignore[override]
+    @web.authenticated
     @authorized("read")
-    async def get(self) -> None:
+    async def get(self) -> None:  # type: ignore[override]  # of its type the decorator knows nothing
         again = self.get_query_argument("again", "") == "1"
         self._question = {"op": "stream", "run": self.get_query_argument("run"), "again": again}
         self._passing: asyncio.Task[None] | None = None
