@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { Alarms } from "../../probe/jupyter/lab/src/alarms.js";
 import { notebookOf, sameAs } from "../../probe/jupyter/lab/src/notebook_cells.js";
 import { ORDERS } from "../../probe/jupyter/lab/src/order.js";
-import { age, inShort, isRecent, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
+import { age, inShort, isRecent, mayBeRun, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
 
 const GIB = 1024 ** 3;
 const NOW = Date.now() / 1000;
@@ -64,6 +64,12 @@ test("2: damaged files are counted, and where not everything was looked for noth
   const worst = /** @type {any} */ ({ kind: "tuning", sentence: "They wait 1.04 s of a step, 16 %, and hold 64 MiB so far." });
   assert.equal(verdict(judged({ worst })), "They wait 1.04\u00a0s of a step, 16\u00a0%, and hold 64\u00a0MiB so far.");
   assert.equal(verdict(judged({ whole: false })), "Nothing was found, but not everything could be looked for.");
+});
+
+test("2: a run.json of another tool is no run, and nobody is told to delete its directory", () => {
+  assert.deepEqual(['{"name": "of another tool", "steps": 3}', "[]", "null", "3"].map(mayBeRun), [false, false, false, false]);
+  assert.deepEqual(['{"schema_version": 2, "project": "a"}', '{"not'].map(mayBeRun), [true, true]);
+  assert.equal(verdict({ ...RUN, error: "run 'a': run.json isn't what probe writes" }), "run.json isn't what probe writes. Put the file back from a copy.");
 });
 
 test("2: the list is sorted by age, by name, or the worst first", () => {

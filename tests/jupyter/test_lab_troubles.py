@@ -78,6 +78,18 @@ def test_2_a_server_that_is_started_again_has_the_runs_and_tabs_of_the_settings(
             assert page.evaluate("globalThis.__same")  # nobody has loaded the page again meanwhile
 
 
+def test_2_a_run_json_of_another_tool_is_said_to_be_no_run(chrome: Any, tmp_path: Path) -> None:
+    root, place = tmp_path / "home", tmp_path / "jupyter"
+    for one in (root / "other", place):
+        one.mkdir(parents=True)
+    (root / "other" / "run.json").write_text('{"name": "of another tool", "steps": 3}')
+    with another(chrome) as page, plugin.server(root, place) as url:
+        show(page, f"{url}/lab?reset")
+        command(page, "docmanager:open", path="other/run.json")
+        expect(page.locator(".probe-notice:visible")).to_contain_text("isn't from a probe run", timeout=60_000)
+        expect(page.locator(f"{PANEL}:visible, .probe-waiting:visible")).to_have_count(0)
+
+
 HOSTILE = "<img src=x onerror=globalThis.__hurt=1> **bold** $x^2$"
 
 #: A panel asks for a notebook at a finding.

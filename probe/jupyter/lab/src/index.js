@@ -23,7 +23,7 @@ import { openNotebook } from "./notebook.js";
 import { PanelTab, panelArea } from "./panel_tab.js";
 import { told, UNREACHED } from "./server.js";
 import { Sidebar } from "./sidebar.js";
-import { inShort, title } from "./words.js";
+import { inShort, mayBeRun, title } from "./words.js";
 
 /** @import { JupyterFrontEnd } from "@jupyterlab/application" */
 /** @import { DocumentRegistry } from "@jupyterlab/docregistry" */
@@ -51,6 +51,7 @@ class RunFactory extends ABCWidgetFactory {
    */
   createNewWidget(context) {
     const content = new PanelTab(PathExt.dirname(context.path) || ".");
+    void context.ready.then(() => mayBeRun(context.model.toString()) || content.notOurs());
     const made = new DocumentWidget({ content, context });
     made.title.icon = icon;
     // Its label stays the file's name: JupyterLab renames the file of a document whose label is changed.

@@ -13,6 +13,7 @@ const SAID = {
   lost: "The connection to the Jupyter server is lost. Trying again …",
   refused: "The Jupyter server doesn't show this run: ",
   ended: "The server has stopped showing this run. Trying again …",
+  foreign: "This run.json isn't from a probe run. To read it, right-click the file and choose Open With → JSON.",
   full: "Too many runs are open: close one. Trying again …",
 };
 
@@ -39,6 +40,7 @@ export class PanelTab extends Widget {
     /** @type {any} */
     this.connection = null;
     this.drawn = false;
+    this.foreign = false;
     /** @type {(() => void) | undefined} */
     this.end = undefined;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -82,7 +84,7 @@ export class PanelTab extends Widget {
       this.connection = null;
       throw error;
     });
-    if (this.isDisposed) return;
+    if (this.isDisposed || this.foreign) return;
     this.connection = new Connection({
       open: (/** @type {boolean} */ again, /** @type {AbortSignal} */ signal) => this._open(again, signal),
       post: (/** @type {object} */ content) => message(this.run, content),
@@ -113,6 +115,13 @@ export class PanelTab extends Widget {
     this.gone = answer?.status === 404;
     if (answer && !answer.ok) this.refusal = this.gone ? GONE : `${await refusal(answer)}.`;
     return answer;
+  }
+
+  /** It is another tool's file: nothing is asked for it. */
+  notOurs() {
+    this.foreign = true;
+    this.connection?.close?.();
+    this._say("foreign");
   }
 
   /**
@@ -152,7 +161,7 @@ export class PanelTab extends Widget {
     this.again.hidden = why !== "lost" && why !== "full" && why !== "refused";
     // What stands there is what was read before; where nothing was, nothing is being read either.
     if (why === "lost" || why === "refused") this.connection?.still?.();
-    this.target.hidden = why === "refused" && !this.drawn;
+    this.target.hidden = why === "foreign" || (why === "refused" && !this.drawn);
   }
 
   _seen() {

@@ -46,9 +46,22 @@ export function standing({ state, since_s: since, error }, now) {
   return "No rows yet";
 }
 
+/**
+ * Whether the text of a `run.json` can be a run's, as far as a page can tell; other tools have files of that name.
+ * @param {string} text
+ */
+export function mayBeRun(text) {
+  try {
+    const told = JSON.parse(text);
+    return told !== null && typeof told === "object" && "schema_version" in told;
+  } catch {
+    return true; //  a run's that is damaged: the server says what helps
+  }
+}
+
 /** @param {Run} run */
 export function verdict({ verdict: found, error, state }) {
-  if (error !== null) return `${error.replace(/^run '[^']*': /, "")}. Put the file back from a copy, or delete the directory.`;
+  if (error !== null) return `${error.replace(/^run '[^']*': /, "")}. Put the file back from a copy.`;
   if (!found) return "Not looked at yet";
   if (found.failed !== null) return `The findings of this run can't be worked out: ${found.failed}. Open the run: its numbers may still be there.`;
   if (state === "unknown") return "Its training has recorded nothing here: start it, or delete the directory.";
