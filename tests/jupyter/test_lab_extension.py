@@ -466,7 +466,8 @@ def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_a
         page.screenshot(path=shots / "lab_plugin_server_gone.png")
         without_widgets(place)
         with plugin.server(root, place, port=port) as url:
-            await_that(page, lambda: not notice.count() and not note.inner_text())
+            # The page tells it the directories of the settings again.
+            await_that(page, lambda: not notice.count() and "There is no directory" in note.inner_text())
             await_that(page, lambda: step_of(page) == 5)
             # Where Jupyter has no widgets a cell says what it needs, above its copy; the tab needs neither of them.
             write_notebook(root / "cell.ipynb", "import probe\nprobe.open('.run').panel()")
