@@ -1,4 +1,4 @@
-"use strict";(self.rspackChunkprobe_lab=self.rspackChunkprobe_lab||[]).push([[330],{22(e,o,r){var n=r(23),t=r.n(n),p=r(24),i=(r.n(p))()(t());i.push([e.id,`.probe-side { display: flex; flex-direction: column; overflow: hidden; min-inline-size: 180px; background: var(--jp-layout-color1); color: var(--jp-ui-font-color1); font-size: var(--jp-ui-font-size1); }
+"use strict";(self.rspackChunkprobe_lab=self.rspackChunkprobe_lab||[]).push([[284],{22(e,o,r){var n=r(23),t=r.n(n),p=r(24),i=(r.n(p))()(t());i.push([e.id,`.probe-side { display: flex; flex-direction: column; overflow: hidden; min-inline-size: 180px; background: var(--jp-layout-color1); color: var(--jp-ui-font-color1); font-size: var(--jp-ui-font-size1); }
 .probe-side h2 { margin: 8px 12px 4px; font-size: var(--jp-ui-font-size0); text-transform: uppercase; letter-spacing: 0.08em; color: var(--jp-ui-font-color1); font-weight: 600; }
 .probe-tools { display: flex; flex-wrap: wrap; gap: 4px; padding: 4px 12px 8px; border-block-end: 1px solid var(--jp-border-color2); }
 .probe-side .probe-tools > * { box-sizing: border-box; block-size: 28px; margin: 0; font: inherit; letter-spacing: normal; }
