@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 
 import numpy as np
 import pytest
@@ -74,6 +75,17 @@ def test_4_the_advised_cap_keeps_the_risk_and_a_larger_one_does_not(tmp_path):
         assert risk_under(run, cap) <= 0.02
         assert risk_under(run, int(1.05 * cap)) > 0.02
         assert advise(run, risk=0.5).suggestions[0].values[CAP] >= cap
+
+
+def test_4_where_no_cap_is_safe_it_says_so(tmp_path):
+    with planted(tmp_path, Planted(total=30 * GIB, config=config())) as run:
+        found = advise(run)
+        assert not found.suggestions
+        (remark,) = found.remarks
+        assert re.fullmatch(
+            r"update_actor: no cap is advised\. Under a cap of [\d,]+, about the smallest that holds the longest row, "
+            r"\d+ % of runs of 1,000 steps run out of memory\.", remark,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from probe.analysis import time_shares
 from probe.analysis.advice.by_tokens import cap_by_tokens, peak_under, step_of
 from probe.analysis.advice.evening import in_step, other_way, saved_in_step
-from probe.analysis.advice.gains import Gain, peak_told, step_seconds, sure
+from probe.analysis.advice.gains import Gain, none_is_safe, peak_told, step_seconds, sure, with_more_rows
 from probe.analysis.advice.keys import (
     EVALUATION,
     framework,
@@ -80,6 +80,9 @@ class Asking:
         before = now.cap_tokens // _parallel(own)
         cap, beyond = self._largest(own, model, before)
         self.limits[role, phase] = CapLimit(cap, self._risky(own, model, before, cap))
+        if cap is None:
+            least = -(-_longest(own) // step_of(before)) * step_of(before)
+            self.remarks.append(none_is_safe(phase, least, self._risk(own, model, least)))
         if cap is None or abs(cap - before) < max(1, before * 0.03):
             return None
         today = risk_of(model, [sorted(own.before(at).micro_batches) for at in range(len(own))]) or 0.0
@@ -281,7 +284,7 @@ class Asking:
             f"micro-batches of the rank with the most: {micro[0]:.4g} → {micro[1]:.4g} a step{gain.told()}",
         ]
         because, confidence = sure(answer, gain.surely, gain)
-        because, confidence = _with_more_rows(because, confidence)
+        because, confidence = with_more_rows(because, confidence)
         before, values = change
         return self._made("rows", values, before, gains, gain.share, gain, confidence, because, answer)
 
@@ -424,7 +427,7 @@ class Asking:
         gains += [one.peak for one in caps if one.peak]
         because, confidence = sure(answer, gain.surely, gain)
         if any(one.more_rows for one in caps):
-            because, confidence = _with_more_rows(because, confidence)
+            because, confidence = with_more_rows(because, confidence)
         before = {key: value_of(self.run, key) for key in values}
         return self._made(kind, values, before, gains, gain.share, gain, confidence, because, answer, advice)
 
@@ -471,13 +474,6 @@ class _Cap:
     answer: WhatIf
     peak: str
     more_rows: bool
-
-
-def _with_more_rows(because: str, confidence: Confidence) -> tuple[str, Confidence]:
-    """A row's own share of the memory isn't seen while all micro-batches have as many."""
-    if confidence == "high":
-        return f"{because}; no micro-batch with more rows was seen", "medium"
-    return because, confidence
 
 
 def _parallel(own: Replayer) -> int:

@@ -11,7 +11,7 @@ from probe.analysis.change import Confidence
 from probe.analysis.memory_model import MemoryModel
 from probe.analysis.what_if.answering import WhatIf
 from probe.records import GIB
-from probe.text import percent, seconds
+from probe.text import count, percent, seconds
 
 #: Steps from which on a replay is more than a glance.
 _FEW: Final = 3
@@ -95,3 +95,30 @@ def sure(answer: WhatIf, surely: bool, gain: Gain | None = None) -> tuple[str, C
         why = "the interval of the time saved includes 0" if measured else "its time isn't measured"
         return f"{told}; {why}", "medium"
     return told, "high" if answer.steps >= _MANY else "medium"
+
+
+def with_more_rows(because: str, confidence: Confidence) -> tuple[str, Confidence]:
+    """What confidence rests on where micro-batches get more rows than any had: a row's own share of the memory isn't
+    seen while all have as many.
+
+    Args:
+        because: As of :func:`sure`.
+        confidence: Likewise.
+    """
+    if confidence == "high":
+        return f"{because}; no micro-batch with more rows was seen", "medium"
+    return because, confidence
+
+
+def none_is_safe(phase: str | None, least: int, risk: float | None) -> str:
+    """That no cap keeps the risk low enough.
+
+    Args:
+        phase: Of the batches.
+        least: About the smallest cap that holds the longest row.
+        risk: Under it, the share of runs of 1,000 steps that run out of memory.
+    """
+    return (
+        f"{phase or 'no phase'}: no cap is advised. Under a cap of {count(least)}, about the smallest that holds the "
+        f"longest row, {percent(risk)} of runs of 1,000 steps run out of memory."
+    )
