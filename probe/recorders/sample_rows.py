@@ -259,6 +259,8 @@ def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[
         Its fates, what each replica did, whether what is trained was sampled, whether what isn't trained moves a
         baseline, then the answers, then the blocks.
     """
+    if not told.answers:
+        return []
     # NaN and infinities are what is looked for: where warnings are errors they would take the batch's rows with them.
     with np.errstate(invalid="ignore", over="ignore"):
         rows = list(_rows(_Batch(told), kept, min(blocks, kept), block_bytes))

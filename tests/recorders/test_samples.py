@@ -102,6 +102,10 @@ def test_15_2_nan_and_infinities_take_no_row_where_warnings_are_errors(infinite)
     assert {row.equal_tokens for row in of(rows, TokenFate)} == {0}
 
 
+def test_a_batch_without_answers_leaves_no_row():
+    assert recorded(lambda: probe.samples([], mask=[], rewards=[], response_ids=[], sampled_ids=[])) == []
+
+
 def test_what_is_not_known_is_a_fate_of_its_own():
     assert by_fate(recorded(lambda: probe.samples([3, 2]))) == {"carried": 0, "unknown": 5}
     advantages = np.array([1.0, 0.0])
