@@ -1,6 +1,8 @@
 """Micro-batches of equal work, beside the installed verl's: how many, the heaviest beside the mean, and the time.
 
 Both cut the same rows under the same cap on tokens and balance the same estimate of work, its ``calculate_workload``.
+Where probe needs fewer micro-batches they are fuller, and the cap leaves less room to make them even; of as many none
+is heavier than verl's heaviest (``tests/frameworks/test_verl_drop_in.py``).
 verl has an environment of its own: ``make .venv-verl/.made; .venv-verl/bin/python -m benchmarks balance``; elsewhere
 there is no row.
 """
@@ -54,7 +56,9 @@ def _compared(shape: str, count: int, cap: int, other: Callable[..., Any], repea
     (_, mine), (_, its) = (work() for work in works)
     told = [f"{len(cut)} micro-batches, heaviest ÷ mean {heaviest(lengths, cut):.4f}" for cut in (mine, its)]
     ours_s, theirs_s = seconds(*works, repeats=repeats)
-    note = f"{told[0]}; verl {told[1]}"
+    note = f"{told[0]}; verl {told[1]}" + (
+        "; fewer are fuller, which leaves less to even out" if len(mine) < len(its) else ""
+    )
     return row(f"cut {count} {shape} rows, {cap:,} tokens each / verl", ours_s, theirs_s, "", note)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import random
 import subprocess
 import sys
 import warnings
@@ -304,3 +305,35 @@ def test_the_benchmark_of_balance_runs_in_its_smallest_form():
     (row,) = balance.rows(Size.SMALL)
     assert min(row["ours_s"], row["theirs_s"]) > 0
     assert row["name"].startswith("cut 512 lognormal rows")
+
+
+def drawn(random: random.Random) -> list[int]:
+    """Lengths of some rows: even, long-tailed, or mostly short with a few giants."""
+    width = random.choice([64, 512, 2048])
+    draw = random.choice(
+        [
+            lambda: random.uniform(1, width),
+            lambda: random.lognormvariate(0, 1) * width / 6,
+            lambda: width * (0.9 if random.random() < 0.1 else 0.01 + 0.1 * random.random()),
+        ]
+    )
+    return [max(1, min(width, int(draw()))) for _ in range(random.randint(1, 80))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_e_there_are_never_more_micro_batches_than_verl_s_and_of_as_many_none_is_heavier(seed):
+    chance, fewer, lighter = random.Random(seed), 0, 0
+    for _ in range(50):
+        rows = drawn(chance)
+        cap = int(chance.choice([1, 1.3, 2, 4]) * max(rows))
+        batch = balance.batch_of(rows)
+        (_, ours), (_, theirs) = (of.rearrange_micro_batches(batch, cap) for of in (seqlen_balancing, their_balancing))
+        assert max(sum(rows[at] for at in part) for part in ours) <= cap
+        assert len(ours) <= len(theirs)
+        fewer += len(ours) < len(theirs)
+        if len(ours) == len(theirs):
+            mine, its = (balance.heaviest(rows, cut) for cut in (ours, theirs))
+            assert mine <= its * (1 + 1e-9)
+            lighter += mine < its * (1 - 1e-9)
+    assert fewer
+    assert lighter  # else it compares nothing
