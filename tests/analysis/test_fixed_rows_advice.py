@@ -79,7 +79,7 @@ def test_4_a_cap_in_the_place_of_fixed_rows_keeps_the_risk(tmp_path):
         (free,) = [one for one in advise(run).suggestions if one.kind == "dynamic"]
         today = computed(run)
         assert free.values[CAP] == today
-    made.total = made.floor + made.per_token * today + (3 + 1.2) * GIB  # two deviations of the noise are left
+    made.total = made.floor + made.per_token * today + (3 + 2.4) * GIB  # four deviations of the noise are left
     with planted(tmp_path / "b", made) as run:
         (one,) = [each for each in advise(run).suggestions if each.kind == "dynamic"]
         assert one.values[CAP] < today

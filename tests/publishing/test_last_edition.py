@@ -201,7 +201,7 @@ def test_a_backends_and_the_last_edition_that_hang_share_ten_seconds(tmp_path: P
     with session.run as run:
         incidents = run.incidents
     assert {"publisher", "backend"} <= set(incidents["kind"])
-    assert any("the next start in this directory sends them" in one for one in incidents["message"])
+    assert any("the next start in this directory sends it" in one for one in incidents["message"])
 
 
 def noted(monkeypatch, one, given: list) -> None:

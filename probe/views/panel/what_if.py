@@ -165,9 +165,10 @@ class WhatIfs:
 
         Returns:
             ``done`` and ``total`` steps; and once they are the same ``before``, ``after``, ``low``, ``high`` and
-            ``modelled`` by the name of a number (see :attr:`probe.analysis.what_if.answering.WhatIf.frame`), ``saved``
-            (seconds, and how far the interval reaches; null without a model), ``notes`` and ``compared``. Where more is
-            to be done, the same question goes on with it.
+            ``modelled`` by the name of a number (see ``frame`` of
+            :class:`~probe.analysis.what_if.answering.WhatIf`), ``saved`` (seconds, and how far the interval reaches;
+            null without a model), ``notes`` and ``compared``. Where more is to be done, the same question goes on with
+            it.
 
         Raises:
             UnknownNameError: There is no such setting.
