@@ -58,14 +58,15 @@ def _start(repeats: int) -> dict[str, Any]:
 
 
 def _open(ranks: int, count: int, pings: int, quiet_s: float) -> list[dict[str, Any]]:
-    from tests.jupyter.serving import TOKEN, serving
+    from tests.jupyter.serving import NEVER_IDLE, TOKEN, serving
 
     with tempfile.TemporaryDirectory() as place:
         root, home = Path(place) / "root", Path(place) / "home"
         (root / "large").mkdir(parents=True)
         home.mkdir()
         write_large_run(root / "large", ranks, count)
-        with serving(root, home) as server:
+        # An open page asks every few seconds, so that the process that reads isn't let go of before it is quiet.
+        with serving(root, home, **NEVER_IDLE) as server:
             memory = _Memory(server, quiet_s)
             idle = _pings(server.url, TOKEN, pings)
             with memory:
