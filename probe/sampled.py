@@ -80,6 +80,7 @@ def samples(
     log_probs: Any = None,
     entropies: Any = None,
     clipped: Any = None,
+    passes: int | None = None,
     weight_versions: Any = None,
     trainer_version: int | None = None,
     begin_ns: Any = None,
@@ -125,6 +126,9 @@ def samples(
         entropies: In nats, (n, width).
         clipped: Which tokens the loss held back in every pass, bool (n, width), or False where it never clips. None
             leaves it to :func:`trained`.
+        passes: How often each answer is trained in all, where some of that is in later steps. An answer that
+            :func:`trained` has told of less often as the step ends isn't dropped, and isn't known to be clipped in
+            every pass.
         weight_versions: Whole numbers (n,): which weights sampled, as the trainer counts them.
         trainer_version: Of the weights that the trainer has as it trains these answers, counted likewise.
         begin_ns: When each was asked for, whole numbers (n,) as ``time.monotonic_ns()`` tells in this process; one
@@ -161,6 +165,8 @@ def samples(
         if one is not None and not isinstance(one, str) and len(one) != count:
             raise InputError(f"{name}: got {len(one)} of them, expected {count}, as many as {first}")
     _check_times(begin_ns, end_ns, count)
+    if passes is not None and passes < 1:
+        raise InputError(f"passes: got {passes}, expected 1 or more, or None")
     if dropped is not None and not isinstance(dropped, str) and len(dropped) != count:
         raise InputError(f"dropped: got {len(dropped)} of them, expected {count}, or one word for all")
     emit(SAMPLES, **given, count=count)

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from probe.adapters.seams import Call, Seam
 from probe.adapters.transformers import Telling, current_loop, loop_of, prepared
 from probe.adapters.trl_packing import packed
+from probe.adapters.trl_passes import computed, loss, shuffled, split
 from probe.adapters.trl_samples import generated, scored, turn
 from probe.hooks import phase, scope
 
@@ -61,7 +62,11 @@ def _rollout(call: Call) -> Telling:
 
 def _log_probs(call: Call) -> Telling:
     loop = current_loop()
-    if loop is None or loop.computing:
+    if loop is None:
+        return
+    if loop.computing:
+        yield
+        computed(call)
         return
     with phase(_whose(call.args[0], call.argument("model"))):
         yield
@@ -82,6 +87,7 @@ def _of_trainer(module: str, name: str) -> Iterator[Seam]:
     yield Seam(where, f"{name}._generate_single_turn", f"{name}: sampled tokens", turn, begins=False)
     log_probs = f"{name}._get_per_token_logps_and_entropies"
     yield Seam(where, log_probs, f"{name}: log-probabilities", _log_probs, begins=False)
+    yield Seam(where, f"{name}._compute_loss", f"{name}: trained answers", loss, begins=False)
     yield Seam(where, f"{name}._prepare_inputs", f"{name}: what compute_loss receives", prepared, begins=False)
 
 
@@ -91,6 +97,8 @@ SEAMS: Final = (
     Seam("trl.extras.profiling", "ProfilingContext.__exit__", "ends of stretches", _stretch_ends, begins=False),
     *_of_trainer("grpo_trainer", "GRPOTrainer"),
     *_of_trainer("rloo_trainer", "RLOOTrainer"),
+    Seam("trl.trainer.utils", "shuffle_sequence_dict", "order of trained answers", shuffled, begins=False),
+    Seam("trl.trainer.utils", "split_tensor_dict", "micro-batches of trained answers", split, begins=False),
     # Before the training, and so before anybody records.
     Seam("trl.data_utils", "pack_dataset", "packing of data sets", packed, begins=False, always=True),
 )

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from weakref import WeakKeyDictionary
 
 from probe.adapters.seams import Call
+from probe.adapters.trl_passes import follow, never_clips
 from probe.sampled import SAMPLES, samples
 
 
@@ -168,7 +169,8 @@ def scored(call: Call) -> None:
         advantages=output.get("advantages"),
         rollout_log_probs=output.get("sampling_per_token_logps"),
         log_probs=output.get("old_per_token_logps"),
-        clipped=False if _never_clips(trainer, output) else None,
+        clipped=False if never_clips(trainer, output) else None,
+        passes=int(getattr(trainer, "num_iterations", 1)),
         weight_versions=[made.version] * count,
         trainer_version=int(trainer.state.global_step),
         begin_ns=made.begin_ns,
@@ -181,6 +183,7 @@ def scored(call: Call) -> None:
         sampled_ids=made.sampled,
         source=type(trainer).__name__,
     )
+    follow(output, count)
 
 
 def _replica(trainer: Any) -> str:
@@ -220,14 +223,6 @@ def _sum_of_known(values: tuple[float, ...]) -> float:
     """NaN is a function that gave nothing; of nothing at all it is the sum."""
     known = [one for one in values if not math.isnan(one)]
     return sum(known) if known else float("nan")
-
-
-def _never_clips(trainer: Any, output: dict[str, Any]) -> bool:
-    """Whether the ratio is 1 in the only pass: then TRL compares the policy with itself, and leaves no token out."""
-    whole = getattr(trainer, "top_entropy_quantile", 1.0) == 1.0
-    kept = getattr(trainer, "off_policy_mask_threshold", None) is None
-    compared = "old_per_token_logps" in output or "old_logps" in output  # of tokens in GRPO, of answers in RLOO
-    return not compared and whole and kept
 
 
 def _loss_terms(trainer: Any) -> list[str]:

@@ -20,10 +20,12 @@ class Passes:
 
     Args:
         layout: Of the batch.
+        expected: How often each answer is trained in all; None where no pass follows those that are told.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, expected: int | None = None) -> None:
         self._layout = layout
+        self._expected = 0 if expected is None else expected
         self.told = False  #: whether anybody has told of any pass
         self.of_row: Array = np.zeros(len(layout.lengths), np.int64)  #: passes of each answer
         self._known: Array = np.zeros(len(layout.lengths), np.int64)  # passes whose clipping is known
@@ -62,7 +64,14 @@ class Passes:
         """Of each token whether some pass followed it, and whether all of its passes held it back, bool (tokens,)."""
         row_of = self._layout.row_of
         known, passes = self._known[row_of], self.of_row[row_of]
-        return known > self._clipped, (passes > 0) & (known == passes) & (self._clipped == passes)
+        whole = (passes > 0) & (passes >= self._expected)
+        return known > self._clipped, whole & (known == passes) & (self._clipped == passes)
+
+    @property
+    def untrained(self) -> Array:
+        """Which answers no pass has been or will be over, where passes are told; bool (n,)."""
+        whole = self.told and self._expected == 0
+        return np.asarray((self.of_row == 0) & whole)
 
 
 class Given(NamedTuple):
@@ -89,7 +98,7 @@ def fates(given: Given) -> Array:
     """The fate of each token, as its place in :data:`probe.records.FATES`.
 
     Args:
-        given: All that is known. An answer without a pass, where passes are recorded, was dropped.
+        given: All that is known. An answer without a pass, where all passes are recorded, was dropped.
 
     Returns:
         int64 (tokens,).
@@ -106,9 +115,7 @@ def fates(given: Given) -> Array:
         found[given.advantages == 0] = _CODE["no_advantage"]  # NaN isn't 0: its gradient flows, and is NaN
     if given.loss is not None:
         found[~given.loss] = _CODE["masked"]
-    of_answer = given.dropped
-    if given.passes.told:
-        of_answer = np.where((of_answer < 0) & (given.passes.of_row == 0), _CODE["dropped"], of_answer)
+    of_answer = np.where((given.dropped < 0) & given.passes.untrained, _CODE["dropped"], given.dropped)
     of_token = of_answer[given.layout.row_of]
     return np.where(of_token >= 0, of_token, found)
 

@@ -45,6 +45,7 @@ class Told:
         arrays: By argument of ``probe.samples``.
         asked: Which of them were given, whether or not they could be read.
         nothing_clipped: Whether the loss never clips.
+        expected: Passes over each answer, those in later steps included; None where these are all told.
         groups: Of each answer.
         uids: Likewise.
         ended: Likewise.
@@ -66,6 +67,7 @@ class Told:
     arrays: dict[str, Taken]
     asked: set[str]
     nothing_clipped: bool
+    expected: int | None
     groups: list[str] | None
     uids: list[str] | None
     ended: list[str] | None
@@ -105,7 +107,7 @@ class _Batch:
         mask = self._per_token("mask")
         whole = "mask" not in told.asked
         self.loss: Array | None = np.ones(self.layout.tokens, bool) if whole else None if mask is None else mask != 0
-        self.passes = Passes(self.layout)
+        self.passes = Passes(self.layout, told.expected)
         for rows, clipped, micro_batch in told.passes:
             found = rows.array()
             if found is not None:
@@ -435,7 +437,7 @@ def _name(row: Sample, batch: _Batch, place: int) -> None:
 
 def _dropped(told: Told, at: int, batch: _Batch) -> str:
     word = told.dropped if isinstance(told.dropped, str | None) else told.dropped[at]
-    return word or ("untrained" if batch.passes.told and not batch.passes.of_row[at] else "")
+    return word or ("untrained" if batch.passes.untrained[at] else "")
 
 
 def _of(batch: _Batch, at: int) -> slice:

@@ -20,7 +20,7 @@ from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.recorders.rollout_rows import MEASURES, mismatch, times_of
 from probe.recorders.sample_arrays import Taken, ready
 from probe.recorders.sample_rows import Told, rows_of_batch
-from probe.records import Deferred, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
+from probe.records import NOT_KNOWN, Deferred, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
 
 PREFIX = "probe/samples/"
 
@@ -45,6 +45,9 @@ _NUMBERS: Final = (
     "tools",
     "weight_versions",
 )
+#: Fates of tokens that reached the loss with an advantage: at most these carried policy gradient.
+REACHED: Final = ("clipped", "carried", "clip_unknown")
+
 _TEXTS: Final = ("prompts", "responses")
 
 
@@ -70,6 +73,7 @@ class SamplesRecorder(Recorder):
     keys: ClassVar[tuple[str, ...]] = (
         f"{PREFIX}sampled_tokens",
         f"{PREFIX}carried_ratio",
+        f"{PREFIX}reached_ratio",
         f"{PREFIX}rollout_longest_s",
         *(f"{PREFIX}mismatch_{name}" for name in MEASURES),
     )
@@ -109,8 +113,9 @@ class SamplesRecorder(Recorder):
         return None if not told else self._deferred(told)
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
-        """Sampled tokens of the step, which share of them carried policy gradient, where none is unknown, the longest
-        request, and how far the log-probabilities of rollout and training are from each other.
+        """Sampled tokens of the step, which share of them carried policy gradient and which reached the loss with an
+        advantage, each where it is known of all, the longest request, and how far the log-probabilities of rollout and
+        training are from each other.
         """
         fates, told = rows_of(rows, TokenFate), rows_of(rows, Rollout)
         if not fates:
@@ -121,9 +126,11 @@ class SamplesRecorder(Recorder):
         longest = [row.longest_ns for row in told if row.longest_ns is not None]
         if longest:
             found[f"{PREFIX}rollout_longest_s"] = Metric("max", max(longest) / 1e9)
-        if total and all(row.complete for row in fates):
-            carried = sum(row.tokens for row in fates if row.fate == "carried")
-            found[f"{PREFIX}carried_ratio"] = Metric("mean", carried / total)
+        for name, of in (("carried", ("carried",)), ("reached", REACHED)):
+            known = not any(row.tokens for row in fates if row.fate in NOT_KNOWN and row.fate not in of)
+            if total and known:
+                tokens = sum(row.tokens for row in fates if row.fate in of)
+                found[f"{PREFIX}{name}_ratio"] = Metric("mean", tokens / total)
         return found
 
     def _told(self, event: Event) -> Told:
@@ -146,6 +153,7 @@ class SamplesRecorder(Recorder):
             arrays=arrays,
             asked={name for name in arrays if given[name] is not None},
             nothing_clipped=nothing_clipped,
+            expected=given["passes"],
             groups=None if groups is None else [str(one) for one in _plain(groups)],
             uids=None if given["uids"] is None else [str(one) for one in given["uids"]],
             ended=None if given["ended"] is None else [str(one) for one in given["ended"]],

@@ -95,6 +95,7 @@ def test_15_backends_chart_what_carried_policy_gradient_the_mismatch_and_the_lon
     titles = {key: chart.title for panel in PANELS for chart in panel.charts for key in chart.keys}
     wanted = {
         "probe/samples/carried_ratio": "carried policy gradient",
+        "probe/samples/reached_ratio": "reached the loss with an advantage: at most these carried policy gradient",
         **dict.fromkeys((f"probe/samples/mismatch_{one}" for one in ("k1", "k3", "effective_ratio")), "Mismatch"),
         **dict.fromkeys(across_ranks.TAIL, "tail after nine of ten answers"),
         "probe/samples/rollout_longest_s": "longest answer",

@@ -206,6 +206,7 @@ def moved(samples: Any) -> int:
         ("grpo", {}),
         ("rloo", {}),
         ("several iterations", {}),
+        ("steps per generation", {}),
         ("grpo", {"mask_truncated_completions": True, "max_completion_length": 4, "num_generations": 4}),
     ],
 )
@@ -254,7 +255,9 @@ def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes,
         nothing = [int(mask.sum()) for value, mask in zip(one["advantages"], one["mask"], strict=True) if value == 0]
         assert tokens.get("no_advantage", 0) == sum(nothing)
         assert "unknown" not in tokens
-        assert ("clip_unknown" in tokens) == (name != "grpo")  # one pass over what the same weights sampled
+        # The passes of a later step are unknown as the rows of this one are written.
+        assert ("clip_unknown" in tokens) == (name == "steps per generation")
+        assert "dropped" not in tokens
         assert list(rows["loss_terms"].iloc[0]) == ([] if RUNS[name][0] == "rloo" else ["KL"])
     assert (left_out > 0) == bool(changes)
     # 15, supplement: answers that are cut off stay in TRL's baseline, though the loss leaves them out.

@@ -375,8 +375,32 @@ def test_rows_of_a_run_and_metrics_of_the_step(tmp_path):
         ]
         metrics = run.scalars.set_index("key")["value"]
         assert metrics[f"{PREFIX}sampled_tokens"] == 8
-        assert metrics[f"{PREFIX}carried_ratio"] == 3 / 8
+        assert metrics[f"{PREFIX}carried_ratio"] == metrics[f"{PREFIX}reached_ratio"] == 3 / 8
         assert run.samples["batch_id"].tolist() == [0, 0, 1, 2]
+
+
+def test_what_reached_the_loss_is_known_where_clipping_is_not(tmp_path):
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1, track=["file"]) as session:
+        with session.step(1):
+            probe.samples([3, 1], advantages=[1.0, 0.0])
+        with session.step(2):
+            probe.samples([3, 1], advantages=[1.0, 0.0])
+            probe.samples([4])  # of which nothing is known
+    with Run(tmp_path / "run") as run:
+        found = run.scalars[run.scalars["key"].isin([f"{PREFIX}carried_ratio", f"{PREFIX}reached_ratio"])]
+        assert found[["step", "key", "value"]].values.tolist() == [[1, f"{PREFIX}reached_ratio", 3 / 4]]
+
+
+def test_passes_of_a_later_step_leave_open_what_they_may_still_change():
+    def tell():
+        probe.samples([2, 2, 1], advantages=[1.0, 1.0, 1.0], passes=2)
+        probe.trained([0, 1], clipped=[[1, 0], [1, 1]])
+        probe.trained([1], clipped=[[1, 0]])
+
+    rows = recorded(tell)
+    # Row 0 is clipped in one of two passes, row 1 in both of them at one token, and row 2 comes later.
+    assert by_fate(rows) == {"carried": 2, "clipped": 1, "clip_unknown": 2}
+    assert [(row.passes, row.dropped) for row in of(rows, Sample)] == [(1, ""), (2, ""), (0, "")]
 
 
 def test_what_does_not_fit_together_is_told_by_name(tmp_path):
@@ -387,6 +411,8 @@ def test_what_does_not_fit_together_is_told_by_name(tmp_path):
             probe.samples([1, 2], dropped=["stale"])
         with pytest.raises(InputError, match="response_tokens: got None"):
             probe.samples(rewards=[1.0])
+        with pytest.raises(InputError, match="passes: got 0, expected 1 or more, or None"):
+            probe.samples([1], passes=0)
         with pytest.raises(InputError, match="clipped: got 1 rows, expected 2"):
             probe.trained([0, 1], clipped=[[1]])
 
