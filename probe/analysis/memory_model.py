@@ -3,13 +3,13 @@
 One model for each role and phase, from the micro-batches' own peaks (a robust fit, :mod:`probe.analysis.fit`).
 Processes have floors of their own. What grows with the steps is told apart from it as drift, and what the allocator
 reserves above what is allocated is set beside it, not in it. Where the batches of a run are too much alike to tell,
-the model says so.
+the model says so; of micro-batches unlike all that were seen it tells no peak (:mod:`probe.analysis.unseen`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from probe.analysis.fit import Fit, fit
+from probe.analysis.fit import Fit
+from probe.analysis.framework_settings import framework, setting
+from probe.analysis.memory_fit import REGRESSORS, fitted, too_little
 from probe.analysis.tail import Tail
+from probe.analysis.unseen import Unseen, experiment_of
 from probe.sql import Sql, sql
 from probe.text import missing, rows
 
@@ -26,17 +29,6 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 Array = NDArray[np.float64]
-
-#: Micro-batches that a model is from, at least.
-FEWEST: Final = 20
-#: (largest − smallest) ÷ mean tokens, without a twentieth at either end: below it a slope is a guess.
-VARIETY: Final = 0.15
-#: A trend over the steps counts from so many times its own error, as in :mod:`probe.analysis.growth`.
-_SURE: Final = 4.5
-#: How much of a regressor must not be foretold by the others (1 − R²), or it is left out.
-_OWN: Final = 0.01
-#: Floors of so many processes are told apart; beyond, those with the largest peaks are looked at.
-_PROCESSES: Final = 32
 
 _PEAKS: Final = """
 select s.process, s.rank, s.role, s.phase, s.step, s.peak, s.reserved_peak, s.peak_kind, s.source,
@@ -72,6 +64,7 @@ class MemoryModel:
         process: That one.
         drift_bytes_per_step: What comes on top each step; 0 where no trend is sure.
         left_out: Regressors that couldn't be told from the others, so that these hold their share.
+        unseen: What was seen of them; beyond it no peak is told.
         smallest_tokens: Of a micro-batch that was seen.
         largest_tokens: Likewise; a prediction beyond it is drawn out.
         largest_peak_bytes: Likewise.
@@ -94,6 +87,7 @@ class MemoryModel:
     process: str = ""
     drift_bytes_per_step: float = 0.0
     left_out: tuple[str, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
     smallest_tokens: int = 0
     largest_tokens: int = 0
     largest_peak_bytes: int = 0
@@ -134,7 +128,7 @@ class MemoryModel:
         if self.fit is None:
             return np.empty((0, 0))
         told = np.atleast_2d(np.asarray(micro_batches, dtype=np.float64))
-        named = {"tokens": told[:, 0], "longest": told[:, 1], "rows": told[:, 2]}
+        named = dict(zip(REGRESSORS, told.T, strict=True))
         columns = [
             named[name] if name in named else np.full(len(told), constant)
             for name, constant in zip(self.fit.names, self._constant, strict=True)
@@ -149,13 +143,75 @@ class MemoryModel:
             level: Share of new micro-batches whose peak is in the interval, 0 to 1.
 
         Returns:
-            None without a model.
+            None without a model. NaN of a micro-batch that isn't like those that were seen, see :meth:`beyond`.
         """
         if self.fit is None:
             return None
         wanted = self.regressors(micro_batches)
-        mean, reach = self.fit.mean(wanted), self.fit.reach(level) * self.fit.spread(wanted)
+        told = (self.beyond(micro_batches) == 0).all(axis=1)
+        mean = np.where(told, self.fit.mean(wanted), np.nan)
+        reach = self.fit.reach(level) * self.fit.spread(wanted)
         return mean, mean - reach, mean + reach
+
+    def beyond(self, micro_batches: ArrayLike) -> Array:
+        """How far micro-batches are from what was seen of each regressor that was left out.
+
+        Args:
+            micro_batches: (n, 3): tokens that are computed, longest row and number of rows of each.
+
+        Returns:
+            (n, len(unseen)): 0 where they are like those that were seen; below 0 where they have less, so that they
+            need at most what the others foretell; above 0 where they have more, and nothing is known of their peak.
+        """
+        told, wanted = np.atleast_2d(np.asarray(micro_batches, dtype=np.float64)), self.regressors(micro_batches)
+        columns = [one.beyond(wanted, told[:, REGRESSORS.index(one.name)]) for one in self.unseen]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(told), 0))
+
+    def as_foretold(self, micro_batches: ArrayLike) -> Array:
+        """Micro-batches with what the others foretell in the place of each regressor that was left out.
+
+        Args:
+            micro_batches: (n, 3): tokens that are computed, longest row and number of rows of each.
+
+        Returns:
+            (n, 3); such micro-batches are like those that were seen.
+        """
+        told = np.array(np.atleast_2d(np.asarray(micro_batches, dtype=np.float64)))
+        wanted = self.regressors(told)
+        for one in self.unseen:
+            told[:, REGRESSORS.index(one.name)] = wanted @ one.foretold
+        return told
+
+    def untold(self, micro_batches: ArrayLike, *, at_most: bool = False) -> str:
+        """Why the largest peak of micro-batches isn't told, and what would tell it; "" where it is told.
+
+        It is told where the one that is expected to need most is like those that were seen, and none has more of
+        anything that was left out. The others may have less of it: they need less than it does in any case.
+
+        Args:
+            micro_batches: (n, 3): tokens that are computed, longest row and number of rows of each.
+            at_most: Whether to ask only for what the peak is at most: then that one may have less of it, too.
+        """
+        if self.fit is None or not np.size(micro_batches):
+            return ""
+        beyond = self.beyond(micro_batches)
+        largest = beyond[int(np.argmax(self.fit.mean(self.regressors(micro_batches))))]
+        less = (largest < 0) & (not at_most)
+        found = (one.why for at, one in enumerate(self.unseen) if less[at] or (beyond[:, at] > 0).any())
+        return next(found, "")
+
+    def largest(self, micro_batches: ArrayLike) -> tuple[float, float, float]:
+        """The largest peak of micro-batches in bytes, and the ends of its interval; NaN where it isn't told.
+
+        Args:
+            micro_batches: (n, 3): tokens that are computed, longest row and number of rows of each.
+        """
+        found = self.predict(micro_batches)
+        if found is None or not len(found[0]) or self.untold(micro_batches):
+            return math.nan, math.nan, math.nan
+        at = int(np.nanargmax(found[0]))
+        mean, low, high = (float(one[at]) for one in found)
+        return mean, low, high
 
     @property
     def experiment(self) -> str:
@@ -185,9 +241,24 @@ def memory_models(run: Run, vocabulary: int | None = None) -> list[MemoryModel]:
     }
     entries = vocabulary or _vocabulary(run.info.config)
     return [
-        _of_phase(_name(role), _name(phase), here, room, caps.get((_name(role), _name(phase))), entries)
+        _of_phase(
+            _name(role),
+            _name(phase),
+            here,
+            room,
+            caps.get((_name(role), _name(phase))),
+            entries,
+            _settings(run, _name(phase)),
+        )
         for (role, phase), here in frame.groupby(["role", "phase"], dropna=False)
     ]
+
+
+def _settings(run: Run, phase: str | None) -> Mapping[str, tuple[str | None, Any]]:
+    """The settings of a phase that give micro-batches other rows, and other lengths."""
+    named = {"verl": "update_actor", "trl": "update"}.get(framework(run))
+    told = {"longest": setting(run, "response_length")}
+    return told | {"rows": setting(run, "micro_batch_rows")} if phase == named else told
 
 
 def newest(run: Run, column: str) -> Sql:
@@ -304,6 +375,7 @@ def _of_phase(
     room: dict[Any, dict[str, Any]],
     cap: int | None,
     entries: int | None,
+    settings: Mapping[str, tuple[str | None, Any]] | None = None,
 ) -> MemoryModel:
     known: dict[str, Any] = {
         "smallest_tokens": int(frame["tokens"].min()),
@@ -321,8 +393,9 @@ def _of_phase(
     why = _no_peaks(frame)
     if why:
         return MemoryModel(role, phase, None, why, **known)
-    why = _too_little(frame)
-    made = None if why else _fitted(frame)
+    why = too_little(frame)
+    counts = frame["rows"].to_numpy(dtype=float)
+    made = None if why else fitted(frame, experiment_of(counts, cap, settings or {}))
     if made is None:
         why = why or "Tokens can't be told from the other numbers of its micro-batches."
         return MemoryModel(role, phase, None, why, **known, lacks_variety=True)
@@ -340,7 +413,8 @@ def _of_phase(
         floor_bytes=floors[process] + drift * last,
         process=process.removeprefix("floor of "),
         drift_bytes_per_step=drift,
-        left_out=left_out,
+        left_out=tuple(one.name for one in left_out),
+        unseen=left_out,
         bytes_per_token_and_entry=per_entry,
         **known,
         _constant=constant,
@@ -357,59 +431,6 @@ def _no_peaks(frame: pd.DataFrame) -> str:
     return ""
 
 
-def _too_little(frame: pd.DataFrame) -> str:
-    """What keeps micro-batches from telling what a token costs, "" where nothing does."""
-    if len(frame) < FEWEST:
-        return f"Only {len(frame)} micro-batches have a peak; {FEWEST} are needed."
-    low, high = np.quantile(frame["tokens"].to_numpy(dtype=float), [0.05, 0.95])
-    if high - low < VARIETY * float(frame["tokens"].mean()):
-        return f"Its micro-batches are all alike: nine tenths of them have {low:,.0f} to {high:,.0f} tokens."
-    return ""
-
-
-def _fitted(frame: pd.DataFrame) -> tuple[Fit, tuple[str, ...]] | None:
-    """The fit, with as many of the regressors as can be told apart, and those that can't."""
-    largest = frame.groupby("process")["peak"].max().nlargest(_PROCESSES).index
-    here = frame[frame["process"].isin(largest)]
-    floors = {f"floor of {one}": (here["process"] == one).to_numpy(dtype=float) for one in sorted(largest)}
-    chosen = [name for name in ("tokens", "longest", "rows") if _varies(here, name)]
-    left_out = [name for name in ("longest", "rows") if name not in chosen]
-    for name in ("rows", "longest"):
-        if name in chosen and _own_share(here, name, [one for one in chosen if one != name], floors) < _OWN:
-            chosen.remove(name)
-            left_out.append(name)
-    if "tokens" not in chosen:
-        return None
-    measured = here["peak"].to_numpy(dtype=float)
-    columns = floors | {name: here[name].to_numpy(dtype=float) for name in chosen}
-    steps = here["step"].to_numpy(dtype=float)
-    if len(np.unique(steps)) >= 4:
-        drifting = _fit(columns | {"step": steps}, measured)
-        if drifting is not None and abs(drifting["step"]) > _SURE * drifting.error("step"):
-            return drifting, tuple(left_out)
-    plain = _fit(columns, measured)
-    return None if plain is None else (plain, tuple(left_out))
-
-
-def _fit(columns: dict[str, Array], measured: Array) -> Fit | None:
-    return fit(list(columns), np.stack(list(columns.values()), axis=1), measured, uneven=True)
-
-
-def _varies(frame: pd.DataFrame, name: str) -> bool:
-    return float(frame[name].std()) > 0.02 * float(frame[name].mean())
-
-
-def _own_share(frame: pd.DataFrame, name: str, others: Sequence[str], floors: dict[str, Array]) -> float:
-    """How much of a regressor the others don't foretell, 0 to 1."""
-    values = frame[name].to_numpy(dtype=float)
-    columns = [*floors.values(), *(frame[one].to_numpy(dtype=float) for one in others)]
-    known = np.stack(columns, axis=1)
-    solved, *_ = np.linalg.lstsq(known / np.maximum(np.abs(known).max(axis=0), 1e-300), values, rcond=None)
-    left = values - known / np.maximum(np.abs(known).max(axis=0), 1e-300) @ solved
-    spread = float(((values - values.mean()) ** 2).sum())
-    return float((left**2).sum()) / spread if spread else 0.0
-
-
 # ------------------------------------------------------------------------------------------------------------- risk
 
 #: So many of a step's micro-batches are looked at, most of them the fullest. Each stands for those after it, up to the
@@ -424,6 +445,7 @@ def risk_of(
     length: int = 1000,
     runs: int = 200,
     seed: int = 0,
+    at_most: bool = False,
 ) -> float | None:
     """The share of runs in which a micro-batch's peak passes what may be allocated.
 
@@ -437,13 +459,17 @@ def risk_of(
         length: Steps of a run.
         runs: How many are put together.
         seed: Of what is drawn.
+        at_most: Whether to tell the most that the risk can be, see :meth:`MemoryModel.untold`.
 
     Returns:
-        0 to 1; None without a model, or where the capacity isn't known.
+        0 to 1; None without a model, where the capacity isn't known, or where the largest peak isn't told, see
+        :meth:`MemoryModel.untold`.
     """
     steps = [one for one in steps if one]
     fit, room = model.fit, model.room_bytes
     if fit is None or room is None or not steps:
+        return None
+    if model.untold([one for step in steps for one in step], at_most=at_most):
         return None
     random = np.random.default_rng(seed)
     drawn = random.multivariate_normal(fit.coefficients, fit.covariance, runs, method="eigh")

@@ -336,3 +336,26 @@ def test_3_a_token_of_a_log_prob_phase_takes_its_logits_and_they_are_told_by_ent
     assert found.phase == phase
     assert found.coefficient("tokens")[0] == pytest.approx(each * entries, rel=0.02)
     assert found.bytes_per_token_and_entry == pytest.approx(each, rel=0.02)
+
+
+@pytest.mark.parametrize("each", [1, 4])
+def test_3_what_rows_cost_is_told_only_where_they_varied(each):
+    random, told, held = np.random.default_rng(16), 0, 0
+    room = {"a": {"total": 80 * GIB, "beside": 0, "others": 0}}
+    for _ in range(100):
+        per_row = random.uniform(0, 600) * MIB
+        tokens = each * random.integers(300, 2000, 200)
+        longest = np.minimum(tokens, tokens / each * random.uniform(1, 1.8, 200))
+        seen = np.stack([tokens, longest, np.full(200, each)], axis=1)
+        coefficients = np.array([3.0 * MIB, 0.5 * MIB, per_row])
+        peaks = 20 * GIB + seen @ coefficients + random.normal(0, 64 * MIB, 200)
+        model = _of_phase("actor", "update_actor", framed(seen, peaks, np.nan), room, None, None)
+        more = [(8000, 1200, 8)]
+        assert np.isnan(model.predict(more)[0]).all()
+        assert np.isnan(model.largest(more)).all()
+        assert risk_of(model, [more]) is None
+        assert model.untold(more).startswith(f"Each micro-batch had {each} row")
+        _, low, high = model.largest([tuple(seen[0])])
+        told += 1
+        held += low <= 20 * GIB + seen[0] @ coefficients + random.normal(0, 64 * MIB) <= high
+    assert held / told >= 0.88

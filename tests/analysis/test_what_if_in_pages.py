@@ -135,6 +135,21 @@ def test_2_a_page_answers_as_the_run_does_times_and_peaks_too(run: Any) -> None:
             assert mine["after"] == pytest.approx(mine["before"] | mine["modelled"], rel=1e-12)
 
 
+def test_2_a_page_tells_no_peak_where_the_run_tells_none(tmp_path: Path) -> None:
+    with planted(tmp_path / "run", Planted(steps=4, cap=None, config=CONFIG)) as run:
+        (phase,) = WhatIfs(run).batches(4)["phases"]
+        questions = [{}, {"rows_each": 2}, {"rows_each": 8}, {"dynamic": True, "cap_tokens": 5000}]
+        for changes, mine in zip(
+            questions, asked([{"phase": phase, "changes": one} for one in questions]), strict=True
+        ):
+            theirs = what_if(run, changes, steps=[4])
+            peak = theirs.number("predicted_peak_bytes")[1]
+            assert math.isnan(peak) == bool(changes)
+            assert mine["after"]["predicted_peak_bytes"] == (None if changes else pytest.approx(peak, rel=1e-9))
+            assert mine["notes"] == [one for one in theirs.notes if "no peak is told" in one]
+            assert bool(mine["notes"]) == bool(changes)
+
+
 def test_2_what_a_page_has_no_rule_for_it_asks(run: Any, tmp_path: Path) -> None:
     (phase,) = WhatIfs(run).batches(4)["phases"]
     (loose,) = asked([{"phase": phase, "changes": {"cap_tokens": 8192, "sp_size": 2}}])

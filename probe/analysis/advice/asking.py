@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from probe.analysis import time_shares
 from probe.analysis.advice.by_tokens import cap_by_tokens, peak_under, step_of
 from probe.analysis.advice.evening import in_step, other_way, saved_in_step
-from probe.analysis.advice.gains import Gain, none_is_safe, peak_told, step_seconds, sure, with_more_rows
+from probe.analysis.advice.gains import Gain, none_is_safe, peak_told, step_seconds, sure
 from probe.analysis.advice.keys import (
     EVALUATION,
     framework,
@@ -82,7 +82,10 @@ class Asking:
         self.limits[role, phase] = CapLimit(cap, self._risky(own, model, before, cap))
         if cap is None:
             least = -(-_longest(own) // step_of(before)) * step_of(before)
-            self.remarks.append(none_is_safe(phase, least, self._risk(own, model, least)))
+            known = self._risk(own, model, least)
+            why = model.unseen[0].why if known is None and model.unseen else ""
+            told = f"{phase or 'no phase'}: no cap is advised. {why}" if why else none_is_safe(phase, least, known)
+            self.remarks.append(told)
         if cap is None or abs(cap - before) < max(1, before * 0.03):
             return None
         today = risk_of(model, [sorted(own.before(at).micro_batches) for at in range(len(own))]) or 0.0
@@ -184,19 +187,26 @@ class Asking:
         return max(_fullest(own, self._under(own, cap))) <= _BEYOND * model.largest_tokens
 
     def _safe(self, own: Replayer, model: MemoryModel, cap: int) -> bool:
-        return (self._risk(own, model, cap) or 0.0) <= self.risk
+        """Whether the risk is known and small enough."""
+        risk = self._risk(own, model, cap)
+        return risk is not None and risk <= self.risk
+
+    def _unsafe(self, own: Replayer, model: MemoryModel, cap: int) -> bool:
+        """Whether the risk is known and too large."""
+        return (self._risk(own, model, cap) or 0.0) > self.risk
 
     def _risky(self, own: Replayer, model: MemoryModel, before: int, best: int | None) -> int | None:
         """From which cap on the risk is too large: beyond what was seen, too, up to what a slider can ask for."""
         step = step_of(before)
         if best is None:
-            return -(-_longest(own) // step) * step
+            least = -(-_longest(own) // step) * step
+            return least if self._unsafe(own, model, least) else None
         low, high = best // step, WIDEST * before // step
-        if not self._safe(own, model, best + step):
+        if self._unsafe(own, model, best + step):
             return best + step
-        if high <= low or self._safe(own, model, high * step):
+        if high <= low or not self._unsafe(own, model, high * step):
             return None
-        return (self._last(low, high, lambda at: self._safe(own, model, at * step)) + 1) * step
+        return (self._last(low, high, lambda at: not self._unsafe(own, model, at * step)) + 1) * step
 
     def _risk(self, own: Replayer, model: MemoryModel, cap: int) -> float | None:
         steps = []
@@ -231,6 +241,8 @@ class Asking:
         if then is not None:
             peak = answer.frame[answer.frame["number"] == "predicted_peak_bytes"]
             gains.append(peak_told(peak, model, then))
+        elif model.room_bytes is not None:
+            gains += [one for one in answer.notes if "no peak is told" in one]
         if saved is not None:
             waits = "where ranks wait for each other after each micro-batch, as under FSDP"
             gains.append(f"{gain.told().lstrip(', ') or 'no time saved'}, {waits}")
@@ -262,15 +274,20 @@ class Asking:
         each = max((len(part) for part in call.parts), default=0)
         if not all(isinstance(value, int) for value in now.values()) or not each or each % now[keys[0]]:
             return None
+        untold = ""
         for times in (8, 4, 2):
             asked = Settings(packer="trl.fixed_rows", rows_each=each * times)
             if now.get(_ACCUMULATED, times) % times or model.largest_tokens * _BEYOND < max(_fullest(own, asked)):
                 continue
-            risk = risk_of(model, [sorted(own.after(at, asked).micro_batches) for at in range(len(own))])
+            steps = [sorted(own.after(at, asked).micro_batches) for at in range(len(own))]
+            risk = risk_of(model, steps)
             if risk is None or risk > self.risk:
+                why = model.untold([one for step in steps for one in step])
+                untold = untold or (f"{phase or 'no phase'}: more rows aren't advised. {why}" if why else "")
                 continue
             values = {key: value // times if key == _ACCUMULATED else value * times for key, value in now.items()}
             return self._of_rows(own.answer(asked, lambda: True), model, (now, values), risk)
+        self.remarks += [untold] if untold else []
         return None
 
     def _of_rows(
@@ -284,7 +301,6 @@ class Asking:
             f"micro-batches of the rank with the most: {micro[0]:.4g} → {micro[1]:.4g} a step{gain.told()}",
         ]
         because, confidence = sure(answer, gain.surely, gain)
-        because, confidence = with_more_rows(because, confidence)
         before, values = change
         return self._made("rows", values, before, gains, gain.share, gain, confidence, because, answer)
 
@@ -326,7 +342,8 @@ class Asking:
         answer = own.answer(Settings(dynamic=True, cap_tokens=found.tokens), lambda: True)
         key, cap_key = key_of(self.run, "dynamic", phase), key_of(self.run, "cap_tokens", phase)
         values = {} if key is None or cap_key is None else {key: True, cap_key: found.tokens}
-        return _Cap(phase, found.tokens, values, answer, peak_under(found, model, answer), found.more_rows)
+        peak, untold = peak_under(found, model, answer)
+        return _Cap(phase, found.tokens, values, answer, peak, untold)
 
     def packed(self, phases: Sequence[tuple[str | None, str | None]]) -> list[Suggestion]:
         """NeMo-RL's sequence packing in the place of its dynamic batching, or by a rule that needs fewer bins."""
@@ -426,8 +443,8 @@ class Asking:
             gain = Gain(None, None)
         gains += [one.peak for one in caps if one.peak]
         because, confidence = sure(answer, gain.surely, gain)
-        if any(one.more_rows for one in caps):
-            because, confidence = with_more_rows(because, confidence)
+        if any(one.untold for one in caps):
+            because, confidence = f"{because}; whether its memory suffices isn't known", "low"
         before = {key: value_of(self.run, key) for key in values}
         return self._made(kind, values, before, gains, gain.share, gain, confidence, because, answer, advice)
 
@@ -473,7 +490,7 @@ class _Cap:
     values: dict[str, Any]
     answer: WhatIf
     peak: str
-    more_rows: bool
+    untold: bool
 
 
 def _parallel(own: Replayer) -> int:

@@ -53,11 +53,6 @@ class CapByTokens:
     today: Largest
     then: Largest | None = None
 
-    @property
-    def more_rows(self) -> bool:
-        """Whether a micro-batch has more rows than any of today."""
-        return self.then is not None and self.then.rows > self.today.rows
-
 
 def cap_by_tokens(own: Replayer, model: MemoryModel | None, risk: float) -> CapByTokens:
     """The largest cap under which no micro-batch computes more tokens than the largest of today, and memory suffices.
@@ -89,8 +84,9 @@ def cap_by_tokens(own: Replayer, model: MemoryModel | None, risk: float) -> CapB
     return found or CapByTokens(None, why, today)
 
 
-def peak_under(found: CapByTokens, model: MemoryModel | None, answer: WhatIf) -> str:
-    """Where memory peaks under a cap, and how often it runs out, in words; "" where no model foretells it.
+def peak_under(found: CapByTokens, model: MemoryModel | None, answer: WhatIf) -> tuple[str, bool]:
+    """Where memory peaks under a cap, and how often it runs out, in words; else why that isn't told, "" without a
+    model. And whether micro-batches are unlike all that were seen, so that nothing is known of their peak.
 
     Args:
         found: The cap.
@@ -99,8 +95,9 @@ def peak_under(found: CapByTokens, model: MemoryModel | None, answer: WhatIf) ->
     """
     peak = answer.frame[answer.frame["number"] == "predicted_peak_bytes"]
     if model is None or model.room_bytes is None or found.then is None or peak.empty:
-        return ""
-    return peak_told(peak, model, found.then.risk)
+        return "", False
+    told = peak_told(peak, model, found.then.risk)
+    return (told, False) if told else (" ".join(one for one in answer.notes if "no peak is told" in one), True)
 
 
 def step_of(cap: int) -> int:

@@ -11,7 +11,7 @@ from probe.analysis.change import Confidence
 from probe.analysis.memory_model import MemoryModel
 from probe.analysis.what_if.answering import WhatIf
 from probe.records import GIB
-from probe.text import count, percent, seconds
+from probe.text import count, missing, percent, seconds
 
 #: Steps from which on a replay is more than a glance.
 _FEW: Final = 3
@@ -62,7 +62,12 @@ def peak_told(peak: Any, model: MemoryModel, risk: float | None) -> str:
         peak: The row of the predicted peak, as a frame.
         model: The memory model of the phase.
         risk: Share of runs of 1,000 steps that may run out of memory.
+
+    Returns:
+        "" where no peak is told: a note of the answer says why.
     """
+    if peak.empty or missing(peak["after"].iloc[0]):
+        return ""
     room, row = model.room_bytes or math.nan, peak.iloc[0]
     reach = (row["high"] - row["low"]) / 2 / GIB
     return (
@@ -95,19 +100,6 @@ def sure(answer: WhatIf, surely: bool, gain: Gain | None = None) -> tuple[str, C
         why = "the interval of the time saved includes 0" if measured else "its time isn't measured"
         return f"{told}; {why}", "medium"
     return told, "high" if answer.steps >= _MANY else "medium"
-
-
-def with_more_rows(because: str, confidence: Confidence) -> tuple[str, Confidence]:
-    """What confidence rests on where micro-batches get more rows than any had: a row's own share of the memory isn't
-    seen while all have as many.
-
-    Args:
-        because: As of :func:`sure`.
-        confidence: Likewise.
-    """
-    if confidence == "high":
-        return f"{because}; no micro-batch with more rows was seen", "medium"
-    return because, confidence
 
 
 def none_is_safe(phase: str | None, least: int, risk: float | None) -> str:

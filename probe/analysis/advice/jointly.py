@@ -139,5 +139,7 @@ def _risk(replayer: Replayer, merged: Mapping[Where, Mapping[str, Any]]) -> floa
             except InputError:  # which the answer tells of
                 continue
         told.append(risk_of(model, steps))
+        if model.untold([one for step in steps for one in step]):
+            return None
     known = [one for one in told if one is not None]
     return max(known, default=None)

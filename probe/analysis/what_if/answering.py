@@ -20,7 +20,16 @@ from probe.analysis.what_if.happened import happened
 from probe.analysis.what_if.numbers import StepNumbers, Width, step_numbers
 from probe.analysis.what_if.recorded import step_batches
 from probe.analysis.what_if.settings import Settings
-from probe.analysis.what_if.telling import FRAME, PREDICTED, Phase, Where, rows_of, step_time, step_times_together
+from probe.analysis.what_if.telling import (
+    FRAME,
+    PREDICTED,
+    Phase,
+    Where,
+    rows_of,
+    step_time,
+    step_times_together,
+    untold,
+)
 from probe.analysis.what_if.together import together_batches
 from probe.core.balancing.replay import COMPARED, Cut
 from probe.errors import InputError
@@ -281,10 +290,12 @@ class Replayer:
         if not phases and refused:
             step, why = next(iter(refused.items()))
             raise InputError(f"what_if: no step can be replayed with these settings; step {step}: {why}")
-        frame, saved, known = [], {}, self.happened()
+        frame, saved, known, untelling = [], {}, self.happened(), []
         for key, one in phases.items():
             time = self.time.get(key)
-            frame += rows_of(key, one, self.memory.get(key), time, known)
+            memory = self.memory.get(key)
+            frame += rows_of(key, one, memory, time, known)
+            untelling.append("" if memory is None or not one.predicted else untold(key, memory, one.after))
             less = None if time is None else one.saved(time)
             if less is not None:
                 saved[key] = (less[0] / len(one.before), less[1] / len(one.before))
@@ -292,7 +303,7 @@ class Replayer:
         step_s = step_time(phases, self.time, known) if whole else None
         compared = packers <= COMPARED
         predicts = all(one.predicted for one in phases.values())
-        notes = _notes(settings, packers, refused, len(steps), wanted, predicts)
+        notes = (*_notes(settings, packers, refused, len(steps), wanted, predicts), *filter(None, untelling))
         told_of = pd.DataFrame(frame, columns=list(FRAME))
         return WhatIf(settings.told(), told_of, saved, len(steps), wanted, notes, compared, refused, step_s)
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
 from probe.analysis.memory_model import MemoryModel
 from probe.analysis.time_model import TimeModel
 from probe.analysis.what_if.happened import Happened
@@ -131,18 +129,29 @@ def step_times_together(told: Sequence[tuple[float, float, float] | None]) -> tu
 
 
 def peak(model: MemoryModel, steps: Sequence[StepNumbers]) -> tuple[float, float, float]:
-    """The largest peak in bytes, and the ends of its interval; NaN where there is none.
+    """The largest peak in bytes, and the ends of its interval; NaN where it isn't told.
 
     Args:
         model: Of the role and phase.
         steps: What each step comes to.
     """
-    found = model.predict(sorted({one for step in steps for one in step.micro_batches}))
-    if found is None:
-        return math.nan, math.nan, math.nan
-    at = int(np.argmax(found[0]))
-    mean, low, high = (float(one[at]) for one in found)
-    return mean, low, high
+    return model.largest(_micro_batches(steps))
+
+
+def untold(where: Where, model: MemoryModel, steps: Sequence[StepNumbers]) -> str:
+    """Why no peak is told of a phase, and what would tell it, in sentences; "" where it is told.
+
+    Args:
+        where: Role and phase.
+        model: Of them.
+        steps: What each step comes to.
+    """
+    why = model.untold(_micro_batches(steps))
+    return f"{where[1] or 'no phase'}: no peak is told. {why}" if why else ""
+
+
+def _micro_batches(steps: Sequence[StepNumbers]) -> list[tuple[int, int, int]]:
+    return sorted({one for step in steps for one in step.micro_batches})
 
 
 def _rounds(steps: Sequence[StepNumbers], time: TimeModel) -> list[RankWork]:

@@ -144,7 +144,7 @@ def _line(model: MemoryModel, frame: pd.DataFrame, most: int) -> list[list[float
     places = np.unique(np.append(np.linspace(first, max(last, first + 1), _PLACES), model.largest_tokens).round())
     each = float((frame["rows"] / frame["tokens"]).median())
     longest = np.minimum(places, float(frame["longest"].median()))
-    found = model.predict(np.stack([places, longest, places * each], axis=1))
+    found = model.predict(model.as_foretold(np.stack([places, longest, places * each], axis=1)))
     if found is None:
         return []
     told = np.stack([places, *(one / GIB for one in found)], axis=1)
@@ -158,11 +158,11 @@ def _aim(own: Replayer, model: MemoryModel, cap: int) -> dict[str, Any] | None:
         told = [one for at in range(len(own)) for one in own.after(at, asked).micro_batches]
     except InputError:  # by a rule that was named for the advice, or one that refuses
         return None
-    found = model.predict(told)
-    if found is None:
+    expected = model.predict(told)
+    if expected is None or model.untold(told):
         return None
-    at = int(np.argmax(found[0]))
-    peak, low, high = (round(float(one[at]) / GIB, 3) for one in found)
+    at = int(np.nanargmax(expected[0]))
+    peak, low, high = (round(float(one[at]) / GIB, 3) for one in expected)
     return {"at": int(told[at][0]), "peak": peak, "low": low, "high": high, "text": _within(peak, (high - low) / 2)}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probe.analysis.advice.adjustable import adjustable
+from probe.analysis.memory_fit import REGRESSORS
 from probe.analysis.memory_model import MemoryModel, memory_models
 from probe.analysis.time_model import TimeModel, time_models
+from probe.analysis.unseen import LITTLE, Unseen
 from probe.analysis.what_if.answering import Replayer, width_of
 from probe.analysis.what_if.batches import StepBatch
 from probe.analysis.what_if.cutting import Dealing, parallel_of, recorded_cut
@@ -359,10 +363,10 @@ def _measured(batch: StepBatch, known: Happened) -> dict[str, float | None]:
 
 def _modelled(before: StepNumbers, memory: MemoryModel | None, seconds: TimeModel | None) -> dict[str, float | None]:
     """What both models say of the batches as they were cut."""
-    found = None if memory is None else memory.predict(sorted(before.micro_batches))
+    peak = math.nan if memory is None else memory.largest(sorted(before.micro_batches))[0]
     return {
         "predicted_s": None if seconds is None else seconds.seconds(seconds.slowest(before.works))[0],
-        "predicted_peak_bytes": None if found is None else float(found[0].max()),
+        "predicted_peak_bytes": None if math.isnan(peak) else peak,
     }
 
 
@@ -390,6 +394,22 @@ def _memory_told(model: MemoryModel) -> dict[str, Any]:
         "reach": model.fit.reach(),
         "room_bytes": model.room_bytes,
         "largest_tokens": model.largest_tokens,
+        "unseen": [_unseen_told(one, columns, model) for one in model.unseen],
+    }
+
+
+def _unseen_told(one: Unseen, columns: NDArray[np.float64], model: MemoryModel) -> dict[str, Any]:
+    """What was seen of a regressor without a coefficient, see :class:`probe.analysis.unseen.Unseen`: its place among a
+    micro-batch's numbers, and what (1, tokens, longest row, rows) foretell of it.
+    """
+    return {
+        "at": REGRESSORS.index(one.name),
+        "foretold": (columns @ one.foretold).tolist(),
+        "below": one.below,
+        "above": one.above,
+        "usual": one.usual,
+        "little": LITTLE,
+        "why": f"{model.phase or 'no phase'}: no peak is told. {one.why}",
     }
 
 

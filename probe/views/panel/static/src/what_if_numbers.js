@@ -2,7 +2,7 @@
 
 import { cutRanks } from "./packing.js";
 
-/** @import { Answered, MemoryTold, PackerCut, SecondsTold, WhatIfPhase } from "./what_if_types.js" */
+/** @import { Answered, MemoryTold, PackerCut, SecondsTold, UnseenTold, WhatIfPhase } from "./what_if_types.js" */
 
 /** What time goes by: of one rank in one round. @typedef {{count: number, computed: number, squares: number}} Work */
 
@@ -126,14 +126,31 @@ function slowestOf(works, { coefficients: [batch, token, pair] }) {
 }
 
 /**
+ * How far a micro-batch is from what was seen of a number: 0 where it isn't, below 0 where it has less.
+ * @param {number[]} batch
+ * @param {UnseenTold} one
+ */
+function beyond(batch, { at, foretold: coefficients, below, above, usual, little }) {
+  const expected = sumOf([1, ...batch].map((value, to) => value * coefficients[to]));
+  const apart = batch[at] - expected;
+  const few = little * Math.max(usual, Math.abs(expected));
+  if (apart > above + few) return apart - (above + few);
+  return Math.min(apart - (below - few), 0);
+}
+
+/**
+ * The largest peak; or why it isn't told, as `MemoryModel.untold` has it.
  * @param {number[][]} batches
- * @param {MemoryTold} model
+ * @param {MemoryTold | null} model
+ * @returns {{peak: {value: number, reach: number} | null, why: string}}
  */
 function peakOf(batches, model) {
-  const told = batches.map((one) => foretold([1, ...one], model, model.noise));
-  if (!told.length) return null;
-  const { value, error } = told.reduce((highest, one) => (one.value > highest.value ? one : highest));
-  return { value, reach: model.reach * error };
+  if (!model || !batches.length) return { peak: null, why: "" };
+  const told = batches.map((one) => ({ batch: one, ...foretold([1, ...one], model, model.noise) }));
+  const { batch, value, error } = told.reduce((highest, one) => (one.value > highest.value ? one : highest));
+  const unlike = model.unseen.find((one) => beyond(batch, one) < 0 || batches.some((other) => beyond(other, one) > 0));
+  if (unlike) return { peak: null, why: unlike.why };
+  return { peak: { value, reach: model.reach * error }, why: "" };
 }
 
 /**
@@ -176,14 +193,14 @@ export function answered(phase, rounds, cut) {
   /** @type {Record<string, number | null>} */
   const high = {};
   const time = phase.seconds && secondsOf(slowestOf(works, phase.seconds), phase.work, phase.seconds);
-  const peak = phase.memory && peakOf(batches, phase.memory);
+  const { peak, why } = peakOf(batches, phase.memory);
   const step = stepOf(phase.before.predicted_step_s ?? null, time);
   for (const [name, told] of Object.entries({ predicted_s: time, predicted_peak_bytes: peak, predicted_step_s: step })) {
     after[name] = told ? told.value : null;
     low[name] = told ? told.value - told.reach : null;
     high[name] = told ? told.value + told.reach : null;
   }
-  return { before: phase.before, after, low, high, modelled: phase.modelled, saved: time ? time.saved : null, counts, notes: [], compared: phase.compared };
+  return { before: phase.before, after, low, high, modelled: phase.modelled, saved: time ? time.saved : null, counts, notes: why ? [why] : [], compared: phase.compared };
 }
 
 /**

@@ -36,12 +36,26 @@ export interface SecondsTold {
   reach: number;
 }
 
+/** A number of a micro-batch without a coefficient; `Unseen` in `probe/analysis/unseen.py` says what was seen of it. */
+export interface UnseenTold {
+  /** its place among the tokens, the longest row and the rows */
+  at: number;
+  /** what a constant, the tokens, the longest row and the rows foretell of it */
+  foretold: number[];
+  below: number;
+  above: number;
+  usual: number;
+  little: number;
+  why: string;
+}
+
 /** Peak of a micro-batch from a constant, its tokens, its longest row and its rows. */
 export interface MemoryTold extends SecondsTold {
   /** of a measurement: at least the first, else the second + the third × what is expected */
   noise: [least: number, always: number, share: number];
   room_bytes: number | null;
   largest_tokens: number;
+  unseen: UnseenTold[];
 }
 
 /** The batches of one role and phase; see `told_batches` in `probe/views/panel/what_if.py`. */
