@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis import time_shares
-from probe.analysis.advice.by_tokens import cap_by_tokens, peak_under, step_of
+from probe.analysis.advice.by_tokens import cap_by_tokens, fullest_of, peak_under, step_of
 from probe.analysis.advice.evening import in_step, other_way, saved_in_step
 from probe.analysis.advice.gains import Gain, none_is_safe, peak_told, step_seconds, sure
 from probe.analysis.advice.keys import (
@@ -77,7 +77,7 @@ class Asking:
             return None
         if not self._tells_sharing(own, phase):
             return None
-        before = now.cap_tokens // _parallel(own)
+        before = now.cap_tokens // parallel_of(own.dealings[0].batch.rounds[0])
         cap, beyond = self._largest(own, model, before)
         self.limits[role, phase] = CapLimit(cap, self._risky(own, model, before, cap))
         if cap is None:
@@ -160,7 +160,7 @@ class Asking:
 
     def _largest(self, own: Replayer, model: MemoryModel, before: int) -> tuple[int | None, bool]:
         """The largest cap whose risk is small enough, and whether it allows larger micro-batches than were seen."""
-        parallel, step = _parallel(own), step_of(before)
+        parallel, step = parallel_of(own.dealings[0].batch.rounds[0]), step_of(before)
         most = max(int(model.largest_tokens * _BEYOND) // parallel, before)
         low, high = -(-_longest(own) // step), most // step
         if high < low or not self._fits(own, model, low * step):
@@ -168,7 +168,7 @@ class Asking:
         if not self._fits(own, model, high * step):
             high = self._last(low, high, lambda at: self._fits(own, model, at * step))
         cap = high * step
-        computed = max(_fullest(own, self._under(own, cap)))
+        computed = max(fullest_of(own, self._under(own, cap)))
         return cap, max(computed, cap * parallel) > model.largest_tokens
 
     def _last(self, low: int, high: int, fits: Callable[[int], bool]) -> int:
@@ -184,7 +184,7 @@ class Asking:
         """
         if not self._safe(own, model, cap):
             return False
-        return max(_fullest(own, self._under(own, cap))) <= _BEYOND * model.largest_tokens
+        return max(fullest_of(own, self._under(own, cap))) <= _BEYOND * model.largest_tokens
 
     def _safe(self, own: Replayer, model: MemoryModel, cap: int) -> bool:
         """Whether the risk is known and small enough."""
@@ -277,7 +277,7 @@ class Asking:
         untold = ""
         for times in (8, 4, 2):
             asked = Settings(packer="trl.fixed_rows", rows_each=each * times)
-            if now.get(_ACCUMULATED, times) % times or model.largest_tokens * _BEYOND < max(_fullest(own, asked)):
+            if now.get(_ACCUMULATED, times) % times or model.largest_tokens * _BEYOND < max(fullest_of(own, asked)):
                 continue
             steps = [sorted(own.after(at, asked).micro_batches) for at in range(len(own))]
             risk = risk_of(model, steps)
@@ -493,16 +493,6 @@ class _Cap:
     untold: bool
 
 
-def _parallel(own: Replayer) -> int:
-    """Ranks that share a sequence, and hold a cap together."""
-    return parallel_of(own.dealings[0].batch.rounds[0])
-
-
 def _longest(own: Replayer) -> int:
     """The smallest cap of one rank that holds each row."""
-    return -(-max(own.lengths()) // _parallel(own))
-
-
-def _fullest(own: Replayer, settings: Settings) -> list[int]:
-    """Tokens that are computed for the largest micro-batch of each step."""
-    return [max((one[0] for one in own.after(at, settings).micro_batches), default=0) for at in range(len(own))]
+    return -(-max(own.lengths()) // parallel_of(own.dealings[0].batch.rounds[0]))

@@ -112,6 +112,16 @@ def step_of(cap: int) -> int:
     return _ROUND if cap > 16 * _ROUND else max(1, cap // 64)
 
 
+def fullest_of(own: Replayer, settings: Settings) -> list[int]:
+    """Tokens that are computed for the largest micro-batch of each step.
+
+    Args:
+        own: Batches of one role and phase.
+        settings: Under which they are cut.
+    """
+    return [max((one[0] for one in own.after(at, settings).micro_batches), default=0) for at in range(len(own))]
+
+
 def _largest(own: Replayer, model: MemoryModel | None, cap: int | None) -> Largest:
     """Under a cap; without one, as they were cut."""
     settings = Settings(dynamic=True, cap_tokens=cap)
