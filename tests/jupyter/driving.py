@@ -102,6 +102,10 @@ def training(run: Path, steps: int, pause_s: float) -> Iterator[subprocess.Popen
         try:
             yield process
         finally:
+            # Each rank leads a session of its own: torchrun ends them, unless it is killed.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(60)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
