@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from probe.hooks import Event
+from probe.recorders.packed import packed
 
 #: What most arguments are; to ask a tensor for an attribute that it doesn't have takes it 2 µs.
 _NO_BATCHES: Final = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None), type})
@@ -201,6 +202,7 @@ def _total(numbers: Iterable[int | None]) -> int | None:
 
 _batch_ids = itertools.count(1)
 _BATCH: Final = "batch_id"  # beside what an event carries under that name or any other
+_CUT: Final = "cut"  # likewise
 
 
 def batch_id_of(event: Event) -> int:
@@ -224,6 +226,20 @@ def partitions_of(event: Event, name: str = "partitions") -> list[list[int]]:
         name: What it calls them.
     """
     return cast("list[list[int]]", _copied(event, name, _copy_each))
+
+
+def cut_of(event: Event, name: str = "partitions") -> Any:
+    """Copies of :func:`lengths_of` and :func:`partitions_of`, :func:`packed`; one for all recorders.
+
+    Args:
+        event: That tells of them.
+        name: What it calls the partitions.
+    """
+    shared = event.shared
+    if _CUT not in shared:
+        values = event.values
+        shared[_CUT] = packed((list(values["lengths"]), _copy_each(values[name])))
+    return shared[_CUT]
 
 
 def _copy_each(parts: Iterable[Iterable[int]]) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
@@ -22,8 +23,10 @@ class Field(NamedTuple):
 _field: Final = tuple.__new__
 
 
-def token_fields(batch: Any, width: int | None) -> list[Field]:
-    """The columns of ``batch`` that have ``width`` entries a row, or (None) the jagged ones; by name."""
+def token_fields(batch: Any, width: int | None) -> tuple[Field, ...]:
+    """The columns of ``batch`` that have ``width`` entries a row, or (None) the jagged ones; by name. Batches of the
+    same columns share them: those that wait for the writer would start collections of garbage.
+    """
     found = []
     for name, tensor in tensors_of(batch).items():
         if tensor.is_nested:
@@ -35,12 +38,18 @@ def token_fields(batch: Any, width: int | None) -> list[Field]:
                 size = tensor.element_size() if len(shape) == 2 else _bytes_per_token(tensor, 2)
                 found.append(_field(Field, (name, size)))  # a third of the class's own time
     found.sort()
-    return found
+    return _same(tuple(found))
 
 
-def told_fields(values: Mapping[str, Any]) -> list[Field]:
-    """The columns that code without a batch object has told of."""
-    return sorted(Field(name, int(size)) for name, size in values.get("fields") or ())
+def told_fields(values: Mapping[str, Any]) -> tuple[Field, ...]:
+    """The columns that code without a batch object has told of; shared likewise."""
+    return _same(tuple(sorted(Field(name, int(size)) for name, size in values.get("fields") or ())))
+
+
+@functools.lru_cache(maxsize=256)
+def _same(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """The fields that are equal to these and were there first."""
+    return fields
 
 
 def padding_rows(

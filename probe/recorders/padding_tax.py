@@ -35,8 +35,9 @@ import torch
 
 from probe.core.metric import Metric
 from probe.hooks import Event
-from probe.recorders.columns import batch_id_of, batches_of, lengths_of, next_batch_id, partitions_of, tensors_of
+from probe.recorders.columns import batch_id_of, batches_of, cut_of, next_batch_id, tensors_of
 from probe.recorders.mask_lengths import copied, from_device, lengths_in, lengths_of_copy
+from probe.recorders.packed import packed, unpacked
 from probe.recorders.packing_padding import POINTS as PLANNED
 from probe.recorders.packing_padding import deferred_packing_rows
 from probe.recorders.padding_rows import Field, padding_rows, token_fields, told_fields, without_padding
@@ -49,6 +50,9 @@ PARTITION: Final = "seqlen_balancing.partition"
 TOLD: Final = "micro_batch.told"
 PAD_ROWS: Final = "data_proto.pad_to_divisor"
 PADDED: Final = "data_proto.padded"
+
+#: Where no field is known.
+_TOKENS: Final = (Field("tokens", 0),)
 
 #: Masks up to this many elements are copied at once; of larger ones it is seen whether they were changed meanwhile.
 _SMALL: Final = 4096
@@ -109,15 +113,14 @@ class PaddingTaxRecorder(Recorder):
             return None if values["source"] == PAD_ROWS else self._formed(event, values["data"], values["pad_rows"])
         width, batch = values.get("width_tokens"), values.get("batch")
         fields = token_fields(batch, width) if batch is not None else told_fields(values)
-        stamp = {"source": event.point.name}
-        if event.point.name == TOLD or batch is None:  # other code's: its name, and where no field is known its tokens
-            stamp["reason"] = values.get("source") or ""
-            fields = fields or [Field("tokens", 0)]
-        if event.point.name == TOLD:
-            lengths = values["lengths"]
+        source, reason = event.point.name, None
+        if source == TOLD or batch is None:  # other code's: its name, and where no field is known its tokens
+            reason = values.get("source") or ""
+            fields = fields or _TOKENS
+        if source == TOLD:
+            stamp, lengths = {"source": source, "reason": reason}, values["lengths"]
             return Deferred(partial(_rectangle_of, values["micro_batch"], lengths, width, fields, stamp))
-        widths = _widths(values, width)
-        return _Cut(lengths_of(event), partitions_of(event), widths, fields, stamp)
+        return _Cut(cut_of(event), _widths(values, width), fields, source, reason)
 
     def leave(self, event: Event, state: int) -> Rows:
         """A DataProto was put together or filled up. Of calls inside each other the outer one counts."""
@@ -193,29 +196,33 @@ class PaddingTaxRecorder(Recorder):
         return make(lengths)
 
 
-def _widths(values: Mapping[str, Any], width: int | None) -> list[int] | int | None:
-    """Of the rectangles that are computed on: of each, of all, or None where the model takes the padding out."""
+def _widths(values: Mapping[str, Any], width: int | None) -> Any:
+    """Of the rectangles that are computed on, :func:`packed`: of each, of all, or None where the model takes the
+    padding out.
+    """
     if values.get("packed") or width is None:
         return None
     each = values.get("widths")
-    return width if each is None else [int(one) for one in each]
+    return width if each is None else packed([int(one) for one in each])
 
 
 class _Cut(Later, gc=False):
     """The micro-batches that a batch was cut into."""
 
-    lengths: list[int]
-    partitions: list[list[int]]
-    widths: list[int] | int | None
-    fields: list[Field]
-    stamp: dict[str, Any]
+    cut: Any  #: lengths and partitions, packed
+    widths: Any  #: as of :func:`_widths`
+    fields: tuple[Field, ...]
+    source: str
+    reason: str | None  #: None where it is probe's own
 
     def build(self) -> list[Padding]:
         rows: list[Padding] = []
-        lengths, widths = self.lengths, self.widths
-        for index, part in enumerate(self.partitions):
+        lengths, partitions = unpacked(self.cut)
+        widths = unpacked(self.widths)
+        stamp = {"source": self.source} if self.reason is None else {"source": self.source, "reason": self.reason}
+        for index, part in enumerate(partitions):
             width = widths[index] if isinstance(widths, list) else widths
-            rows += _rectangle_of(index, [int(lengths[row]) for row in part], width, self.fields, self.stamp)
+            rows += _rectangle_of(index, [int(lengths[row]) for row in part], width, self.fields, stamp)
         return rows
 
 
@@ -224,7 +231,7 @@ class _Small(Later, gc=False):
 
     batch_id: int
     source: str
-    fields: list[Field]
+    fields: tuple[Field, ...]
     width: int
     padded_rows: int
     mask: Any
@@ -235,7 +242,7 @@ class _Small(Later, gc=False):
 
 
 def _rectangle_of(
-    index: int, lengths: list[int], width: int | None, fields: list[Field], stamp: dict[str, Any]
+    index: int, lengths: list[int], width: int | None, fields: tuple[Field, ...], stamp: dict[str, Any]
 ) -> list[Padding]:
     """The rows of the micro-batch ``index``, or of its tokens alone where nothing is padded."""
     own: dict[str, Any] = {**stamp, "batch_id": next_batch_id(), "micro_batch": index}
@@ -245,7 +252,7 @@ def _rectangle_of(
 
 
 def _formed_rows(
-    batch_id: int, source: str, fields: list[Field], width: int, padded_rows: int, lengths: list[int]
+    batch_id: int, source: str, fields: tuple[Field, ...], width: int, padded_rows: int, lengths: list[int]
 ) -> list[Padding]:
     real = lengths[: len(lengths) - padded_rows]  # the copies stand at the end
     return padding_rows(real, width, fields, padded_rows=padded_rows, batch_id=batch_id, source=source)

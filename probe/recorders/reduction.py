@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from probe.core.metric import AggregationType, Metric, as_metric, numbers_of, reducer_for
 from probe.errors import ProbeError
 from probe.hooks import Event
+from probe.recorders.packed import packed, unpacked
 from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.recorders.weights import Collected, Weights, mean_by, total_of
 from probe.records import Later, Reduction, Row
@@ -20,6 +21,8 @@ REDUCED: Final = "metric.reduce_metrics"
 COLLECTED: Final = "metric.append_to_dict"
 
 _PLAIN: Final = frozenset({float, int, bool})
+_FLOAT: Final = frozenset({float})
+_STR: Final = frozenset({str})
 
 #: Values of one key that are looked at one by one.
 _FEW: Final = 8
@@ -37,11 +40,12 @@ class Given(NamedTuple):
 
 
 class Kept(Later, gc=False):
-    """What one call was given; few objects, since those that wait for the writer start collections of garbage."""
+    """What one call was given."""
 
     keys: dict[str, int | Given]  #: of a list of plain numbers how many there are
     numbers: list[float]  #: of all such lists, one after the other
     weights: dict[str, Weights]  #: by the micro-batch that they were collected in, where that is known
+    plain: bool  #: whether there are no others
     result: Mapping[str, Any] = {}  #: what the call made of them
 
     def build(self) -> list[Reduction]:
@@ -54,6 +58,19 @@ class Kept(Later, gc=False):
                 begin = end
             rows.append(_row(key, given, self.result.get(key), self.weights.get(key)))
         return rows
+
+
+class _Plain(Later, gc=False):
+    """The same of lists of plain numbers that became floats, as nearly all calls are; one object, and no garbage
+    collection counts it.
+    """
+
+    told: Any  #: keys, numbers and result, packed
+    weights: dict[str, Weights] | None  #: None where there are none
+
+    def build(self) -> list[Reduction]:
+        keys, numbers, result = unpacked(self.told)
+        return Kept(keys, numbers, self.weights or {}, True, result).build()
 
 
 class ReductionRecorder(Recorder):
@@ -98,6 +115,8 @@ class ReductionRecorder(Recorder):
         result = event.result
         if not state or not state.keys or (type(result) is not dict and not isinstance(result, Mapping)):
             return None
+        if state.plain and _are_floats(result) and _STR.issuperset(map(type, state.keys)):
+            return _Plain(packed((state.keys, state.numbers, result)), state.weights or None)
         state.result = dict(result)
         return state
 
@@ -115,15 +134,21 @@ class ReductionRecorder(Recorder):
 def _kept(metrics: Mapping[str, Any], weights: Mapping[str, Any]) -> Kept:
     numbers: list[float] = []
     keys: dict[str, int | Given] = {}
+    plain = True
     for key, value in metrics.items():
         if weights and key in weights:
-            keys[key] = _weighted(key, value, weights[key])
+            keys[key], plain = _weighted(key, value, weights[key]), False
         elif type(value) is list and _are_plain(value):
             keys[key] = len(value)
             numbers += value
         else:
-            keys[key] = _given(key, value)
-    return Kept(keys, numbers, {})
+            keys[key], plain = _given(key, value), False
+    return Kept(keys, numbers, {}, plain)
+
+
+def _are_floats(result: Mapping[str, Any]) -> bool:
+    """Whether it is a dict of texts to floats, and nothing derived from either."""
+    return type(result) is dict and _STR.issuperset(map(type, result)) and _FLOAT.issuperset(map(type, result.values()))
 
 
 def _are_plain(values: list[Any]) -> bool:

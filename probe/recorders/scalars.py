@@ -9,10 +9,12 @@ import torch
 
 from probe.core.metric import Metric
 from probe.hooks import Event
+from probe.recorders.packed import packed, unpacked
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Deferred, Later, Row, Scalar, Unbuilt
 
 _PLAIN: Final = frozenset({float, int, bool})
+_STR: Final = frozenset({str})
 
 
 class ScalarsRecorder(Recorder):
@@ -35,11 +37,12 @@ def _rows(metrics: Mapping[str, Any], step: int) -> Unbuilt:
     """The values as they are now; those on a device travel behind the queued work, and nobody waits for them."""
     waiting: list[Any] = []
     keys, values = list(metrics), list(metrics.values())
-    if not _PLAIN.issuperset(map(type, values)):
-        values = [_taken(value, waiting) for value in values]
+    if _PLAIN.issuperset(map(type, values)) and _STR.issuperset(map(type, keys)):
+        return _Logged(packed((keys, values)), int(step))
+    logged = _Logged((keys, [_taken(value, waiting) for value in values]), int(step))
     if not waiting:
-        return _Logged(keys, values, int(step))
-    return Deferred(_Logged(keys, values, int(step)).build, lambda: all(event.query() for event in waiting))
+        return logged
+    return Deferred(logged.build, lambda: all(event.query() for event in waiting))
 
 
 def _taken(value: Any, waiting: list[Any]) -> Any:
@@ -64,13 +67,12 @@ def _taken(value: Any, waiting: list[Any]) -> Any:
 class _Logged(Later, gc=False):
     """What was logged in one call."""
 
-    keys: list[str]
-    values: list[Any]
+    told: Any  #: keys and values, packed
     step: int
 
     def build(self) -> list[Scalar]:
         rows = []
-        for key, value in zip(self.keys, self.values, strict=True):
+        for key, value in zip(*unpacked(self.told), strict=True):
             if value is None or isinstance(value, str | bytes):
                 continue
             try:

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Final
 
 from probe.core.metric import Metric
 from probe.hooks import Event
-from probe.recorders.columns import batch_id_of, lengths_of, partitions_of
+from probe.recorders.columns import batch_id_of, cut_of
+from probe.recorders.packed import packed, unpacked
 from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.records import Deferred, Later, MicroBatch, Partition, Row
 
@@ -74,20 +75,23 @@ class TokenBalanceRecorder(Recorder):
             return Deferred(partial(_dealt_rows, batch_id_of(event), dict(values)))
         if event.point.name == PACKED_DATA:
             return Deferred(partial(_data_set_rows, batch_id_of(event), dict(values)))
-        packed = event.point.name == PACKED
-        computed = None if packed or values.get("packed") else values.get("width_tokens")
+        bins = event.point.name == PACKED
+        computed = None if bins or values.get("packed") else values.get("width_tokens")
         workload, widths = values.get("workload"), values.get("widths")
         effective, named = values.get("effective"), values.get("packer")
         return _Cut(
-            lengths_of(event),
-            partitions_of(event, "bins" if packed else "partitions"),
+            cut_of(event, "bins" if bins else "partitions"),
             batch_id_of(event),
-            PACKED if packed else values.get("source") or event.point.name,
-            values.get("capacity_tokens" if packed else "cap_tokens"),
+            PACKED if bins else values.get("source") or event.point.name,
+            values.get("capacity_tokens" if bins else "cap_tokens"),
             computed,
-            None if widths is None or values.get("width_tokens") is None else list(widths),
-            None if workload is None else list(workload),
-            None if effective is None else list(effective),
+            packed(
+                (
+                    None if widths is None or values.get("width_tokens") is None else list(widths),
+                    None if workload is None else list(workload),
+                    None if effective is None else list(effective),
+                )
+            ),
             values.get("first_row", 0),
             named or "",
             dict(values.get("arguments") or {}) if named else None,
@@ -196,30 +200,29 @@ def micro_batch_rows(
 class _Cut(Later, gc=False):
     """A batch that was cut up, and by whose rule where that has a name."""
 
-    lengths: list[int]
-    partitions: list[list[int]]
+    cut: Any  #: lengths and partitions, packed
     batch_id: int
     source: str
     cap_tokens: int | None
     width_tokens: int | None
-    widths: list[int] | None
-    workload: list[float] | None
-    effective: list[int] | None
+    each: Any  #: widths, workload and effective tokens, each or None, packed
     first_row: int
     packer: str
     arguments: dict[str, Any] | None
 
     def build(self) -> list[Row]:
+        lengths, partitions = unpacked(self.cut)
+        widths, workload, effective = unpacked(self.each)
         parts = micro_batch_rows(
-            self.lengths,
-            self.partitions,
+            lengths,
+            partitions,
             batch_id=self.batch_id,
             source=self.source,
             cap_tokens=self.cap_tokens,
             width_tokens=self.width_tokens,
-            widths=self.widths,
-            workload=self.workload,
-            effective=self.effective,
+            widths=widths,
+            workload=workload,
+            effective=effective,
             first_row=self.first_row,
         )
         if not self.packer:
@@ -228,7 +231,7 @@ class _Cut(Later, gc=False):
             batch_id=self.batch_id,
             level="micro_batches",
             parts=len(parts),
-            sequences=len(self.lengths),
+            sequences=len(lengths),
             packer=self.packer,
             arguments=_as_json(self.arguments or {}),
             parts_tokens=[part.tokens for part in parts],

@@ -81,7 +81,7 @@ def _sequence_parallel_rows(batch_id: int, values: dict[str, Any]) -> list[Paddi
 def _added_rows(batch_id: int, values: dict[str, Any]) -> list[Padding]:
     tokens, added, rows = int(values["tokens"]), int(values["pad_tokens"]), int(values["rows"])
     return rows_of_causes(
-        told_fields(values) or [Field("tokens", 0)],
+        told_fields(values) or (Field("tokens", 0),),
         {str(values["cause"]): added},
         rows,
         tokens,

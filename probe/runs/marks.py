@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from probe.runs.incidents import Incidents
 from probe.runs.shedding import KEPT, Shedding
 
@@ -38,14 +40,16 @@ class Marks:
             number: Of the writer's queue, such as :meth:`~probe.runs.shedding.Shedding.next_number` gives.
             callback: What is called.
         """
-        self._marks.add(KEPT, "mark", (number, callback))
+        self._marks.add(KEPT, "mark", _Mark(number, callback))
 
     def take(self) -> None:
         """Hear of those that were added. Before the rows are taken: what was put before a mark that is seen here is in
         their queue already.
         """
         deadline = time.monotonic() + MARK_WAIT_S
-        self._due.extend(_Mark(one.content[0], one.content[1], deadline) for one in self._marks.pop_entries())
+        for one in self._marks.pop_entries():
+            one.content.deadline = deadline
+            self._due.append(one.content)
 
     def call(self, oldest: int | None, last: bool) -> None:
         """Call those that are due. Only from the writer's thread.
@@ -64,12 +68,9 @@ class Marks:
                 mark.callback()
 
 
-class _Mark:
+class _Mark(msgspec.Struct, gc=False):  # as the entries of a queue
     """A callback, and until when it waits for deferred rows since the writer's thread has heard of it."""
 
-    __slots__ = ("callback", "deadline", "number")
-
-    def __init__(self, number: int, callback: Callable[[], None], deadline: float) -> None:
-        self.number = number
-        self.callback = callback
-        self.deadline = deadline
+    number: int
+    callback: Callable[[], None]
+    deadline: float = 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import TracebackType
+
+import msgspec
 
 from probe._check import is_whole
 from probe.errors import InputError
@@ -117,10 +118,25 @@ class Steps:
         ended = self._cost.end(number, begun)
         if recording.budget is not None:
             recording.budget.note(ended)
-        recording.writer.mark(partial(self._finish, ended))  # the step itself may go, interrupted or not
+        recording.writer.mark(_Finish(self, ended))  # the step itself may go, interrupted or not
 
-    def _finish(self, ended: EndedStep) -> None:
+    def finish(self, ended: EndedStep) -> None:
+        """Its rows are written: reduce its metrics, in the writer's thread.
+
+        Args:
+            ended: The step.
+        """
         self._metrics.finish(ended, self._cost, self._recording, self._sending)
+
+
+class _Finish(msgspec.Struct, gc=False):  # a partial and a method would be counted for the next collection of garbage
+    """Calls :meth:`Steps.finish`."""
+
+    steps: Steps
+    ended: EndedStep
+
+    def __call__(self) -> None:
+        self.steps.finish(self.ended)
 
 
 class TrainingStep(scope):
