@@ -3,22 +3,28 @@
 Each of them runs the same steps: a batch is put together, cut into micro-batches, trained on, and ten metrics of it are
 logged. Under probe all recorders are on, and each phase and micro-batch is a scope; OpenTelemetry gets a span for each
 of those; the others get the metrics. What isn't installed is left out.
+
+TraceML and probing change torch for as long as their process lives. Each of their turns is a process of its own
+(``benchmarks.fast_steps_alone``), and so is each turn of the plain steps that they are compared with.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib.util
+import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -158,6 +164,42 @@ RECORDERS: dict[str, tuple[Callable[[Path], AbstractContextManager[Recorder]], s
 }
 
 
+class Alone(NamedTuple):
+    """Who records in a process of its own: the distribution that it needs, how its process is started, and what it is
+    told by environment variables."""
+
+    package: str
+    command: Callable[[Path], list[str]]
+    environment: dict[str, str]
+    note: str
+
+
+def _python(_: Path) -> list[str]:
+    return [sys.executable, str(SCRIPT)]
+
+
+def _traceml_run(folder: Path) -> list[str]:
+    """The launcher, which starts a process that gathers and the training, through torchrun."""
+    launcher = [sys.executable, "-m", "traceml_ai.launcher.cli", "run", str(SCRIPT)]
+    return [*launcher, "--logs-dir", str(folder), "--run-name", "benchmark", "--args"]
+
+
+#: What a turn of a process of its own runs.
+SCRIPT = Path(__file__).parent / "fast_steps_alone.py"
+
+#: Those that can't be taken back from a process, as their documentation starts them.
+ALONE: dict[str, Alone] = {
+    "plain": Alone("torch", _python, {}, ""),
+    "TraceML": Alone("traceml-ai", _traceml_run, {}, '`traceml run`, `init(mode="auto")`, `trace_step`; no metrics'),
+    "probing": Alone(
+        "probing",
+        _python,
+        {"PROBING": "1", "PROBING_TORCH_PROFILING": "on"},
+        "`PROBING=1 PROBING_TORCH_PROFILING=on`, a span for each scope, an event for the metrics",
+    ),
+}
+
+
 class Turn:
     """What one of them made of its steps, seconds; and how many collections began meanwhile."""
 
@@ -165,6 +207,11 @@ class Turn:
         self.times: list[float] = []
         self.cpu: list[float] = []
         self.collections = 0
+
+    def add(self, other: Turn) -> None:
+        self.times += other.times
+        self.cpu += other.cpu
+        self.collections += other.collections
 
 
 def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
@@ -177,7 +224,20 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     finally:
         torch.set_num_threads(threads)
     plain = turns.pop("plain")
-    return [*(_compared(name, turn, plain) for name, turn in turns.items()), _floor(size.pick(2, 200))]
+    found = [_compared(name, turn, plain, _told(RECORDERS[name][1])) for name, turn in turns.items()]
+    alone = take_turns_alone(size.pick(0, 0, ROUNDS // 2), 2 * STEPS)
+    if alone:
+        plain = alone.pop("plain")
+        found += [
+            _compared(name, turn, plain, _told(ALONE[name].package), ALONE[name].note) for name, turn in alone.items()
+        ]
+    return [*found, _floor(size.pick(2, 200))]
+
+
+def _told(package: str) -> str:
+    """A package and its version; nothing where it comes with the loop itself."""
+    distribution = {"opentelemetry.sdk": "opentelemetry-sdk"}.get(package, package)
+    return "" if package == "torch" else f"{distribution} {version(distribution)}"
 
 
 def _floor(rounds: int) -> dict[str, Any]:
@@ -217,12 +277,54 @@ def take_turns(names: list[str], rounds: int, steps: int) -> dict[str, Turn]:
     turns = {name: Turn() for name in chosen}
     for index in range(rounds + 1):  # the first imports, fills caches and warms up: where there is no other it counts
         for name, make in list(chosen.items())[:: 1 if index % 2 else -1]:
-            found = _turn(loop, make, steps)
+            found = one_turn(loop, make, steps)
             if index or not rounds:
-                turns[name].times += found.times
-                turns[name].cpu += found.cpu
-                turns[name].collections += found.collections
+                turns[name].add(found)
     return turns
+
+
+def take_turns_alone(rounds: int, steps: int) -> dict[str, Turn]:
+    """As :func:`take_turns`, each turn in a process of its own; empty where nobody is installed to be compared."""
+    names = [name for name, one in ALONE.items() if _has_version(one.package)]
+    turns = {name: Turn() for name in names} if rounds and len(names) > 1 else {}
+    for index in range(rounds):
+        for name in list(turns)[:: 1 if index % 2 else -1]:
+            turns[name].add(turn_alone(name, steps))
+    return turns
+
+
+def turn_alone(name: str, steps: int) -> Turn:
+    """One turn of one of :data:`ALONE`, in a process that it starts and waits for.
+
+    Raises:
+        RuntimeError: The process ended without a result; with what it said.
+    """
+    one, turn = ALONE[name], Turn()
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "turn.json"
+        path = os.pathsep.join(filter(None, (str(SCRIPT.parent.parent), os.environ.get("PYTHONPATH"))))
+        done = subprocess.run(
+            [*one.command(Path(folder) / "logs"), name, str(steps), str(result)],
+            env={**os.environ, **one.environment, "PYTHONPATH": path},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        if not result.exists():
+            raise RuntimeError(f"a turn of {name} ended with {done.returncode} and no result: {done.stderr[-2000:]}")
+        vars(turn).update(json.loads(result.read_text()))
+    return turn
+
+
+def _has_version(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _installed(package: str) -> bool:
@@ -231,15 +333,18 @@ def _installed(package: str) -> bool:
     )
 
 
-def _turn(loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]], steps: int) -> Turn:
+def one_turn(
+    loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]], steps: int, warm_up: int = 5
+) -> Turn:
+    """Some steps that aren't measured, then ``steps`` that are."""
     turn = Turn()
     with tempfile.TemporaryDirectory() as folder, make(Path(folder)) as (step, phase, log):
-        for number in range(5):
+        for number in range(warm_up):
             with step(number):
                 loop.step(number, phase, log)
         gc.collect()
         before = sum(one["collections"] for one in gc.get_stats())
-        for number in range(5, steps + 5):
+        for number in range(warm_up, steps + warm_up):
             cpu, begin = time.thread_time_ns(), time.perf_counter_ns()
             with step(number):
                 loop.step(number, phase, log)
@@ -249,7 +354,7 @@ def _turn(loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]], 
     return turn
 
 
-def _compared(name: str, turn: Turn, plain: Turn) -> dict[str, Any]:
+def _compared(name: str, turn: Turn, plain: Turn, *told: str) -> dict[str, Any]:
     ours, theirs = statistics.median(turn.times), statistics.median(plain.times)
     mean = statistics.fmean(turn.times) / statistics.fmean(plain.times) - 1
     tail = _p99(turn.times) / _p99(plain.times) - 1
@@ -259,6 +364,7 @@ def _compared(name: str, turn: Turn, plain: Turn) -> dict[str, Any]:
         f"{cpu:+.2f} ms per step; garbage collections in {len(turn.times)} steps: {turn.collections} against "
         f"{plain.collections}"
     )
+    note = "; ".join(filter(None, (note, *told)))
     return row(f"one step under {name} / plain", ours, theirs, "1.02" if name == "probe" else "", note)
 
 
