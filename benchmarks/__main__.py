@@ -76,17 +76,19 @@ TITLES = {
 #: What a reader has to know before a table.
 NOTES = {
     "last_edition": (
-        "A close doesn't wait for the last edition of the figures: its publisher makes them after the training has "
-        "ended. In a container and in a batch job of Slurm the close waits for them, on purpose. There the publisher is "
-        "killed as soon as the training ends, and the last figures would be missing. It waits 10 s at most, and says so. "
-        "`PROBE_LAST_EDITION=leave` waits for none; `probe doctor RUN --recover` makes them later."
+        "A close doesn't wait for the last edition of the figures: its publisher makes them after the "
+        "training has ended. In a container and in a batch job of Slurm the close waits for them, on purpose. "
+        "There the publisher is killed as soon as the training ends, and the last figures would be missing. "
+        "It waits 10 s at most, and says so. `PROBE_LAST_EDITION=leave` waits for none; `probe doctor RUN "
+        "--recover` makes them later."
     ),
     "fast_steps": (
-        "The compared tools do different work. probe, OpenTelemetry and probing record each scope; TraceML records each "
-        "step and its forward and backward passes; the others take ten metrics a step. TraceML and probing change torch "
-        "until their process ends. Each of their turns is a process of its own, compared with plain steps in such "
-        "processes. SwanLab is left out, because it needs an older protobuf than the other tools do. Profilers that "
-        "record each operator or kernel are left out, because they aren't meant to be on during a whole training."
+        "The compared tools do different work. probe, OpenTelemetry and probing record each scope; TraceML "
+        "records each step and its forward and backward passes; the others take ten metrics a step. TraceML "
+        "and probing change torch until their process ends. Each of their turns is a process of its own, "
+        "compared with plain steps in such processes. SwanLab is left out, because it needs an older protobuf "
+        "than the other tools do. Profilers that record each operator or kernel are left out, because they "
+        "aren't meant to be on during a whole training."
     ),
 }
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -62,8 +62,8 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     )
     longest = max(close for close, *_ in turns["waits"])
     note_of_waiting = (
-        f"deliberate: what goes on after the training would be killed there; the last edition is ready when it returns; "
-        f"longest of {number}: {longest:.1f} s; {load}"
+        "deliberate: what goes on after the training would be killed there;"
+        f" longest of {number}: {longest:.1f} s; {load}"
     )
     name = f"closing a published session after {steps} steps"
     return [
