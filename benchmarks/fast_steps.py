@@ -10,6 +10,8 @@ TraceML and probing change torch for as long as their process lives. Each of the
 
 from __future__ import annotations
 
+import atexit
+import functools
 import gc
 import importlib.util
 import json
@@ -124,11 +126,19 @@ def _wandb(folder: Path) -> Iterator[Recorder]:
         yield _nothing, _nothing, lambda metrics, step: run.log(metrics, step=step)
 
 
+@functools.cache
+def _trackio_folder() -> str:
+    """Of all turns of this process, and gone when it ends."""
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
 @contextmanager
 def _trackio(folder: Path) -> Iterator[Recorder]:
+    os.environ["TRACKIO_DIR"] = _trackio_folder()  # read once, when it is imported
     import trackio
 
-    os.environ["TRACKIO_DIR"] = str(folder)
     trackio.init(project="benchmark", embed=False)
     yield _nothing, _nothing, lambda metrics, step: trackio.log(metrics, step=step)
     trackio.finish()
