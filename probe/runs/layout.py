@@ -53,6 +53,9 @@ FAILURES_NAME: Final = "failures"
 #: Names a run directory that is used as it is, so that all ranks of a job agree on one.
 RUN_DIR_VARIABLE: Final = "PROBE_RUN_DIR"
 
+#: What an hour of one accelerator costs, in any currency; a number above 0.
+GPU_HOUR_VARIABLE: Final = "PROBE_GPU_HOUR"
+
 _PLACE: Final = r"(?:rank-?(?P<rank>\d+)|process-(?P<name>[A-Za-z0-9_-]+))"
 _SEGMENT: Final = re.compile(_PLACE + r"(?:\.(?P<number>\d+))?\.jsonl")
 _PART: Final = re.compile(rf"(?P<table>[a-z_]+)-{_PLACE}-(?P<number>\d+)\.parquet")
@@ -189,6 +192,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}  #: of probe, python and the frameworks that are installed
     started_at: str = ""  #: ISO 8601 with the offset of the machine's time zone
     wall_ns: int = 0  #: the same moment as ``time.time_ns()``
+    gpu_hour: float | None = None  #: the price of an hour of one accelerator, where :data:`GPU_HOUR_VARIABLE` was set
 
 
 # ------------------------------------------------------------------------------------------------- making one
@@ -328,7 +332,17 @@ def _info(project: str, experiment: str | None, config: Any) -> RunInfo:
         versions=_versions(),
         started_at=datetime.now().astimezone().isoformat(),
         wall_ns=time.time_ns(),
+        gpu_hour=gpu_hour(),
     )
+
+
+def gpu_hour() -> float | None:
+    """The price of an hour of one accelerator, as the environment says; one that isn't a number above 0 is none."""
+    try:
+        found = float(os.environ.get(GPU_HOUR_VARIABLE, ""))
+    except ValueError:
+        return None
+    return found if 0 < found < float("inf") else None
 
 
 def _versions() -> dict[str, str]:

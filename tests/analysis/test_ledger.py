@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import probe
-from probe.analysis.ledger import ledger
+from probe.analysis.ledger import Ledger, ledger
 from probe.analysis.ledger.lines import FATES as TITLES
+from probe.analysis.ledger.lines import FateLine, SlotLine, told_money, told_share
 from probe.analysis.ledger.markup import bars
 from probe.analysis.ledger.slots import KINDS, Batch, split
 from probe.cli import main
@@ -120,6 +121,83 @@ def test_the_sentence_says_what_became_of_a_thousand(run):
     assert (second.first, second.last, second.sampled_tokens) == (2, 2, 12)
     assert second.sentence == "Of 1,000 sampled tokens 667 carried policy gradient; 33 % had no advantage."
     assert ledger(run, first=3) is None
+
+
+def values(found):
+    return {one.name: one.value for one in found.headline}
+
+
+def test_the_numbers_above_the_funnel_are_those_of_the_ledgers(run):
+    found = ledger(run, gpu_hour=3600.0)
+    (carried,) = [line for line in found.fates if line.fate == "carried"]
+    assert values(found) == {
+        "tokens": told_share(15 / 30),
+        "seconds": told_share(carried.seconds / found.seconds),
+        "money": told_money(found.seconds / 15 * 1e6),
+    }
+    assert [one.name for one in ledger(run).headline] == ["tokens", "seconds"]  # nobody said a price
+    assert json.loads(json.dumps(found.to_dict()))["headline"][0]["value"] == "50 %"
+    assert "for a million tokens that carried policy gradient" in found._repr_html_()
+
+
+def lines_of(fates, *, slots=(), **more):
+    total = sum(fates.values())
+    lines = tuple(FateLine(name, count, count / total, 1, count / 10, count / 1.0) for name, count in fates.items())
+    parts = tuple(SlotLine(*one, None, None) for one in slots)
+    return Ledger(1, 1, lines, parts, total, 4, 4, **({"seconds": 20.0, "unit": "GPU-seconds"} | more))
+
+
+def test_a_number_of_which_only_a_bound_is_known_says_so():
+    sampling = ("generate", "response", 100)
+    reached = lines_of({"no_advantage": 40, "clip_unknown": 50, "carried": 10}, slots=[sampling], money=2.0)
+    assert values(reached) == {"tokens": "60 %", "seconds": "30 %", "money": told_money(2.0 / 60 * 1e6)}
+    assert reached.headline[0].about == (
+        "of the sampled tokens reached the loss with an advantage; which of them were clipped isn't known"
+    )
+    assert reached.headline[2].about == "for a million tokens that reached the loss with an advantage"
+    unknown = lines_of({"no_advantage": 40, "unknown": 50, "carried": 10}, slots=[sampling], money=2.0)
+    assert values(unknown) == {"tokens": "≥ 10 %", "seconds": "≥ 5.0 %", "money": f"≤ {told_money(2.0 / 10 * 1e6)}"}
+    assert unknown.headline[0].about.endswith("; the fate of 50 % isn't known")
+
+
+def test_seconds_that_can_not_be_told_apart_make_the_share_a_bound():
+    outside = lines_of({"carried": 10}, slots=[("update", "response", 10)])
+    assert values(outside)["seconds"] == "≥ 5.0 %"
+    mixed = lines_of({"carried": 10}, slots=[("generate", "response", 10), ("update", "tokens", 10)])
+    assert values(mixed)["seconds"] == "≥ 5.0 %"
+    assert "update can't tell answers from prompts" in mixed.headline[1].about
+
+
+def test_a_number_that_is_not_known_is_left_out():
+    sampling = ("generate", "response", 100)
+    assert values(lines_of({"no_advantage": 9}, slots=[sampling], money=2.0)) == {"tokens": "0 %", "seconds": "0 %"}
+    assert [one.value for one in lines_of({"unknown": 9}, slots=[sampling], money=2.0).headline] == ["–"]
+    assert values(lines_of({"carried": 9}, slots=[sampling], seconds=None)) == {"tokens": "100 %"}
+    assert Ledger(1, 1, (), (), 0, 0, 0).headline == ()
+
+
+def test_a_price_that_was_set_when_a_run_was_recorded_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBE_GPU_HOUR", "2.5")
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        step_of(session, 1, advantages=[0.7, -0.7, 0.0, 0.0])
+    monkeypatch.delenv("PROBE_GPU_HOUR")
+    with Run(tmp_path / "run") as run:
+        assert ledger(run).gpu_hour == 2.5
+        assert ledger(run, gpu_hour=4.0).gpu_hour == 4.0
+        monkeypatch.setenv("PROBE_GPU_HOUR", "3")
+        assert ledger(run).gpu_hour == 3.0
+
+
+def test_a_page_is_told_of_a_step_of_the_steps_up_to_it_and_of_the_attempt(run):
+    from probe.views.panel import funnel
+
+    told = funnel.kept(run)
+    assert (told["first"], told["last"], told["at"]) == (1, 2, 2)
+    assert [(told[name]["first"], told[name]["last"]) for name in ("step", "recent")] == [(2, 2), (1, 2)]
+    assert told["sentence"] == ledger(run).sentence
+    assert told["step"]["sentence"] == ledger(run, first=2).sentence
+    assert told["step"]["tiles"][0] == {"value": "67 %", "about": "of the sampled tokens carried policy gradient"}
+    assert funnel.told(run, 9)["step"] is None
 
 
 def test_a_term_of_the_loss_beside_the_policy_s_is_named(run):

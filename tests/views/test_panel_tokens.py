@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import probe
 from probe.opened import Run
 from probe.views.panel.browsing import Browsing, kept
+from probe.views.panel.funnel import kept as kept_funnel
 from probe.views.panel.lanes import kept as kept_lanes
 from tests.served_run import served_run
 from tests.told_samples import told_samples
@@ -72,6 +75,79 @@ def test_15_3_the_view_of_tokens_begins_with_the_funnel_of_both_ledgers(page: An
             and found[3][0] < found[1][0]
         ),
     )
+
+
+def told_tokens(path: Path) -> Path:
+    """A run of three steps; of the tokens of step s of three answers s carried policy gradient."""
+    with probe.start("p", "tokens", run_dir=path, rank=0, world_size=1) as session:
+        for step in range(1, 4):
+            with session.step(step):
+                with probe.phase("generate"):
+                    pass
+                advantages = [1.0 if at < step else 0.0 for at in range(3)]
+                probe.samples([10] * 3, prompt_tokens=[2] * 3, rewards=[0.0] * 3, advantages=advantages)
+                with probe.phase("update"), probe.micro_batch(0, lengths=[12] * 3, indices=[0, 1, 2]):
+                    probe.trained([0, 1, 2], clipped=np.zeros((3, 10)))
+    return path
+
+
+def test_15_3_the_funnel_and_its_tiles_are_of_a_step_of_the_last_20_or_of_the_attempt(
+    page: Any, tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_GPU_HOUR", "2.5")
+    path = told_tokens(tmp_path / "run")
+    monkeypatch.delenv("PROBE_GPU_HOUR")  # the run keeps it
+    with Run(path) as run:
+        packet = kept_funnel(run)
+    browsing = Browsing(str(path))
+    made, _ = shown(page, steps=3, topics=TOPICS)
+    verdict = {"findings": [], "looking": True, "whole": True, "ledger": packet}
+    page.get_by_role("tab", name="Tokens").click()
+    host.send(page, made.state(complete_step=3, verdict=verdict))
+    funnel = page.locator(".pp-funnel")
+    tiles, title = funnel.locator(".pp-funnel-tiles dd"), funnel.locator("h3")
+    expect(title).to_have_text("Where the tokens of step 3 went")
+    expect(tiles).to_have_count(3)
+    expect(tiles.first).to_have_text("100 %")
+    expect(funnel.locator("dt").last).to_have_text("for a million tokens that carried policy gradient")
+    for name, about in (("Last 20", "67 %"), ("Attempt", "67 %")):
+        funnel.get_by_role("button", name=name).click()
+        expect(title).to_have_text("Where the tokens of steps 1 to 3 went")
+        expect(tiles.first).to_have_text(about)
+    page.get_by_role("button", name="One step back").click()
+    expect(tiles.first).to_have_text("67 %")  # of the attempt, whichever step is chosen
+    funnel.get_by_role("button", name="Last 20").click()
+    answer(page, browsing)
+    expect(title).to_have_text("Where the tokens of steps 1 to 2 went")
+    expect(tiles.first).to_have_text("50 %")
+    funnel.get_by_role("button", name="Step", exact=True).click()
+    expect(title).to_have_text("Where the tokens of step 2 went")
+    expect(funnel.get_by_role("button", name="Step", exact=True)).to_have_attribute("aria-pressed", "true")
+    for theme, width in (("light", 1040), ("dark", 400)):
+        page.emulate_media(color_scheme=theme)
+        resized(page, width)
+        expect(page.locator(".probe-panel")).to_have_attribute("data-theme", theme)
+        funnel.screenshot(path=shots / f"funnel_{theme}_{width}.png")
+        nothing_overflows(page)
+        every_text_can_be_read(page)
+        if AXE.exists():
+            assert found(page, AXE.read_text(), ".pp-funnel") == []
+    browsing.close()
+
+
+def test_15_3_a_saved_panel_keeps_the_funnel_of_its_last_step_and_says_so(page: Any, tmp_path: Path) -> None:
+    with Run(told_tokens(tmp_path / "run")) as run:
+        packet = kept_funnel(run)
+    made, _ = shown(page, steps=3)
+    verdict = {"findings": [], "looking": True, "whole": True, "ledger": packet}
+    head, body = made.snapshot(live=False, complete_step=3, verdict=verdict)
+    page.reload()
+    host.opened(page, "saved", snapshot=(head, body))
+    page.click("[data-view=tokens]")
+    expect(page.locator(".pp-funnel h3")).to_have_text("Where the tokens of step 3 went")
+    page.get_by_role("button", name="One step back").click()
+    expect(page.locator(".pp-funnel .pp-read").first).to_have_text("This copy keeps only the tokens up to step 3.")
+    assert page.evaluate("__host.sent.filter(({ ask }) => ask === 'samples')") == []
 
 
 def test_15_5_a_finding_leads_to_the_samples_of_its_micro_batch_and_from_there_to_each_token(

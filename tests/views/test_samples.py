@@ -86,7 +86,7 @@ def test_a_step_without_samples_says_where_there_are_some(browsing: Browsing) ->
     ("question", "reason"),
     [
         ({"of": "tokens", "key": ["nobody", 0, 0]}, "expected process, batch and row of an answer of step 2"),
-        ({"of": "everything"}, "expected rows, tokens, batches, what_if or lanes"),
+        ({"of": "everything"}, "expected rows, tokens, batches, what_if, lanes or funnel"),
         ({"of": "rows", "sort": "colour"}, "expected one of difference"),
     ],
 )

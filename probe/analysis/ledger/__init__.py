@@ -6,11 +6,12 @@ costs its phase's seconds divided by its slots, so that seconds and money sum to
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from probe.analysis.ledger.accounts import Ledger
 from probe.analysis.ledger.gathering import gathered
+from probe.runs.layout import GPU_HOUR_VARIABLE
+from probe.runs.layout import gpu_hour as price
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 __all__ = ["GPU_HOUR_VARIABLE", "Ledger", "by_step", "ledger"]
-
-#: What an hour of one accelerator costs, in any currency; a number above 0.
-GPU_HOUR_VARIABLE = "PROBE_GPU_HOUR"
 
 
 def ledger(
@@ -32,13 +30,13 @@ def ledger(
         run: The run.
         first: The first step; None begins with the run's.
         last: The last step; None ends with the last that has ended on every rank that told of it.
-        gpu_hour: What an hour of one accelerator costs; None asks the environment (``PROBE_GPU_HOUR``), and without it
-            there is no money.
+        gpu_hour: What an hour of one accelerator costs; None asks the environment (``PROBE_GPU_HOUR``), and
+            then the run, which keeps what the environment said as it was recorded; without either there is no money.
 
     Returns:
         The ledgers; None where no samples were recorded, or no such step has ended.
     """
-    return gathered(run, first, last, _price(gpu_hour))
+    return gathered(run, first, last, _price(run, gpu_hour))
 
 
 def by_step(run: Run) -> pd.DataFrame:
@@ -60,12 +58,8 @@ def by_step(run: Run) -> pd.DataFrame:
     )
 
 
-def _price(gpu_hour: float | None) -> float | None:
-    """The price of an hour; one in the environment that isn't a number above 0 is none."""
+def _price(run: Run, gpu_hour: float | None) -> float | None:
+    """The price of an hour; None where nobody says it."""
     if gpu_hour is not None:
         return gpu_hour
-    try:
-        found = float(os.environ.get(GPU_HOUR_VARIABLE, ""))
-    except ValueError:
-        return None
-    return found if 0 < found < float("inf") else None
+    return price() or run.info.gpu_hour

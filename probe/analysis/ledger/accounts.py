@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from probe import text as words
+from probe.analysis.ledger.headline import Number, headline
 from probe.analysis.ledger.lines import FATES, SLOTS, FateLine, SlotLine, told_money, told_seconds, told_share
 from probe.analysis.ledger.markup import html_of
 from probe.records import NOT_KNOWN
@@ -91,6 +92,11 @@ class Ledger:
         return told + (f"; {words.percent(worst.ratio)} {_WHY[worst.fate]}." if worst is not None else ".")
 
     @property
+    def headline(self) -> tuple[Number, ...]:
+        """What is said above the funnel; see :func:`probe.analysis.ledger.headline.headline`."""
+        return headline(self)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the numbers, a sentence each."""
         found = []
@@ -120,6 +126,7 @@ class Ledger:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in left_out}
         return {
             "sentence": self.sentence,
+            "headline": [one._asdict() for one in self.headline],
             **plain,
             "loss_terms": list(self.loss_terms),
             "fates": [line._asdict() for line in self.fates],

@@ -10,6 +10,7 @@ from html import escape
 from typing import Final, NamedTuple, Protocol
 
 from probe import text as words
+from probe.analysis.ledger.headline import Number
 from probe.analysis.ledger.lines import FATES, SLOTS, FateLine, SlotLine, told_money, told_seconds, told_share
 from probe.records import NOT_KNOWN
 
@@ -25,6 +26,7 @@ _RIGHT: Final = (
     "padding:3px 0 3px 12px;text-align:right;vertical-align:top;white-space:nowrap;"
     "font-variant-numeric:tabular-nums;border-top:1px solid rgba(128,139,153,.3)"
 )
+_VALUE: Final = "font-size:22px;line-height:1.3;font-weight:600;font-variant-numeric:tabular-nums"
 _SMALL: Final = "display:block;font-size:12px;opacity:.8"
 
 
@@ -106,6 +108,10 @@ class Shown(Protocol):
         """What is to be said first."""
 
     @property
+    def headline(self) -> tuple[Number, ...]:
+        """What stands above the funnel."""
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the numbers."""
 
@@ -170,12 +176,21 @@ def html_of(ledger: Shown) -> str:
     steps = f"step {ledger.first}" if ledger.first == ledger.last else f"steps {ledger.first} to {ledger.last}"
     return (
         f'<div class="probe-ledger" style="max-width:68em;line-height:1.45;text-align:left">'
-        f'<p style="{_HEAD}">{escape(ledger.sentence)}</p>'
+        f'<p style="{_HEAD}">{escape(ledger.sentence)}</p>{_tiles(ledger)}'
         f'<div tabindex="0" role="region" aria-label="Where the tokens of {steps} went" style="overflow-x:auto">'
         f'<table style="border-collapse:collapse;width:100%;font-size:13px"><thead><tr>'
         f'<th scope="col" style="{_CELL};text-align:left">{steps.capitalize()}</th><td style="{_CELL}"></td>{head}'
         f"</tr></thead><tbody>{body}</tbody></table></div>{notes}</div>"
     )
+
+
+def _tiles(ledger: Shown) -> str:
+    told = "".join(
+        f'<div style="flex:0 1 15em"><div style="{_VALUE}">{escape(one.value)}</div>'
+        f'<div style="font-size:12px;opacity:.8">{escape(one.about)}</div></div>'
+        for one in ledger.headline
+    )
+    return f'<div style="display:flex;flex-wrap:wrap;gap:8px 24px;margin:0 0 12px">{told}</div>' if told else ""
 
 
 def _row(line: Bar, widest: float, *, money: bool) -> str:

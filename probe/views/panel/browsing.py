@@ -18,6 +18,7 @@ Each line of its input is a JSON object with ``of``, ``attempt`` (null shows eac
 ``what_if`` ``where`` (role and phase), ``changes`` by name,   :meth:`probe.views.panel.what_if.WhatIfs.answer`; it
             ``steps``: how many, up to ``step``                may take the same question several times
 ``lanes``                                                      :func:`probe.views.panel.lanes.told`
+``funnel``                                                     :func:`probe.views.panel.funnel.told`
 =========== ================================================== ===================================================
 
 What can't be answered has ``refused``, the reason. A step is read when it is asked for, and held until another one is.
@@ -47,7 +48,7 @@ from probe.analysis.step_samples import (
 )
 from probe.errors import InputError, ProbeError
 from probe.runs.reader import Run
-from probe.views.panel import lanes
+from probe.views.panel import funnel, lanes
 from probe.views.panel.what_if import WhatIfs
 
 #: Lines of one answer.
@@ -57,6 +58,9 @@ MOST_LINES: Final = 200
 KEPT_ANSWERS: Final = 24
 KEPT_BLOCKS: Final = 4
 KEPT_LETTERS: Final = 96 * 1024
+
+#: What is told of a step as it is.
+_OF_STEP: Final[Mapping[str, Callable[[Run, int], dict[str, Any]]]] = {"lanes": lanes.told, "funnel": funnel.told}
 
 
 class Browsing:
@@ -87,9 +91,9 @@ class Browsing:
             if asked["of"] == "what_if":
                 where = (asked["where"][0], asked["where"][1])
                 return self._of_what_if(run).answer(step, where, asked["changes"], asked.get("steps", 1))
-            if asked["of"] == "lanes":
-                return lanes.told(run, step)
-            raise InputError(f"of: got {asked['of']!r}, expected rows, tokens, batches, what_if or lanes")
+            if asked["of"] in _OF_STEP:
+                return _OF_STEP[asked["of"]](run, step)
+            raise InputError(f"of: got {asked['of']!r}, expected rows, tokens, batches, what_if, lanes or funnel")
         except (ProbeError, KeyError, TypeError, ValueError) as error:
             return {"refused": str(error) if isinstance(error, ProbeError) else f"{type(error).__name__}: {error}"}
 

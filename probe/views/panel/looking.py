@@ -3,9 +3,9 @@
 Each line of its input is a JSON object: ``attempt`` (null shows each step of the newest that has it) and ``whole``
 (whether to look for everything; else for what an alarm may come of, and the rest stays as it was found) and ``live``
 (false where nobody writes any more). Its answer is
-one line: ``findings``, ``post_mortem`` (of a run that has failed, else null), ``ledger`` (where the tokens went, null
-where no samples were recorded), ``samples`` (what a saved copy keeps of them, see
-:func:`probe.views.panel.browsing.kept`, else null), ``what_if`` (the batches of the last step
+one line: ``findings``, ``post_mortem`` (of a run that has failed, else null), ``ledger`` (where the tokens went, see
+:func:`probe.views.panel.funnel.kept`, null where no samples were recorded), ``samples`` (what a saved copy keeps of
+them, see :func:`probe.views.panel.browsing.kept`, else null), ``what_if`` (the batches of the last step
 that has ended, see :func:`probe.views.panel.what_if.told_batches`, else null), ``long_tail`` (the lanes of the replicas
 of the last step that has ended, see :func:`probe.views.panel.lanes.told`, else null), ``outlook`` (what comes with
 advice, see :func:`probe.views.panel.outlook.told`, else null), ``failed`` (what couldn't be looked for, and why) and
@@ -27,9 +27,6 @@ from typing import Any, Final
 from probe.analysis.advice import Advice, advise
 from probe.analysis.advice.copying import copied
 from probe.analysis.change import Change
-from probe.analysis.ledger import Ledger, ledger
-from probe.analysis.ledger.lines import told_money, told_seconds
-from probe.analysis.ledger.markup import bars
 from probe.analysis.post_mortem import PostMortem, post_mortem
 from probe.analysis.post_mortem.wording import parts
 from probe.analysis.verdict import facts, with_advice
@@ -39,7 +36,7 @@ from probe.analysis.verdict.watch import Watch
 from probe.errors import InputError
 from probe.guard import Guard
 from probe.runs.reader import Run
-from probe.views.panel import lanes, outlook, what_if
+from probe.views.panel import funnel, lanes, outlook, what_if
 from probe.views.panel.browsing import kept
 
 #: Findings of each kind, and characters of a text, that a page is told.
@@ -166,8 +163,7 @@ class Looker:
         worked out now.
         """
         with self._beside("ledger and samples"):
-            found = ledger(run)
-            self._ledger = None if found is None else funnel(found)
+            self._ledger = funnel.kept(run)
             self._samples = kept(run)
 
     def _write_what_if(self, run: Run) -> None:
@@ -305,29 +301,6 @@ def shown(told: PostMortem) -> dict[str, Any] | None:
             for part in parts(told)
         ],
     }
-
-
-def funnel(found: Ledger) -> dict[str, Any]:
-    """What a page shows of the ledgers, as plain JSON: the lines of the funnel with shares of the sampled tokens."""
-    money = found.money is not None
-    lines = [
-        {
-            "title": line.title,
-            "about": line.about,
-            "cells": [
-                line.amount,
-                line.share,
-                told_seconds(line.seconds),
-                *([told_money(line.money)] if money else []),
-            ],
-            "stream": line.stream,
-            "part": line.part,
-            "kind": line.kind,
-        }
-        for line in bars(found)
-    ]
-    head = ["Tokens", "Share", found.unit, *(["Money"] if money else [])]
-    return {"sentence": found.sentence, "head": head, "lines": lines[:MOST], "notes": list(found.notes)}
 
 
 def serve(looker: Looker, lines: Any, write: Callable[[str], object]) -> None:

@@ -81,6 +81,7 @@ _NEEDED: Final[dict[str, set[str]]] = {
     "tokens": {"of", "step", "key"},
     "batches": {"of", "step"},
     "lanes": {"of", "step"},
+    "funnel": {"of", "step"},
     "what_if": {"of", "step", "where", "changes"},
 }
 

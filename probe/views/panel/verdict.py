@@ -104,7 +104,7 @@ class Verdict:
         told: What a page is told: ``findings`` as :func:`probe.views.panel.looking.told` gives them, None where nothing
             is known; ``looking``, whether something will be; ``whole``, whether everything could be looked for;
             ``post_mortem`` as :func:`probe.views.panel.looking.shown` gives it, None where nothing has ended the run;
-            ``ledger`` as :func:`probe.views.panel.looking.funnel` gives it, None where no samples were recorded;
+            ``ledger`` as :func:`probe.views.panel.funnel.kept` gives it, None where no samples were recorded;
             ``advice`` as :func:`probe.views.panel.looking.advised` gives it, None where no change is worth it.
         samples: What a saved copy keeps of the samples, as :func:`probe.views.panel.browsing.kept` gives it; None where
             there are none. No page is told it unasked.

@@ -48,13 +48,28 @@ export interface FunnelLine {
   kind: string;
 }
 
-/** Where the tokens went; see `funnel` in `probe/views/panel/looking.py`. */
-export interface FoundLedger {
+/** Where the tokens of some steps went; see `shown` in `probe/views/panel/funnel.py`. */
+export interface FunnelTold {
   sentence: string;
   head: string[];
   lines: FunnelLine[];
   notes: string[];
+  first?: number;
+  last?: number;
+  /** the numbers above the funnel */
+  tiles?: { value: string; about: string }[];
 }
+
+/** Of one step, and of the steps up to it; null: what became of the tokens wasn't recorded. See `told` there. */
+export interface FunnelAt {
+  at?: number;
+  step?: FunnelTold | null;
+  recent?: FunnelTold | null;
+  refused?: string;
+}
+
+/** Of the attempt, and of its last steps; see `kept` there. */
+export type FoundLedger = FunnelTold & FunnelAt;
 
 /** What one replica did in a step; times are seconds after the begin of what is drawn. See `_lane` in
  * `probe/views/panel/lanes.py`. */

@@ -3,8 +3,9 @@
 
 import { drawn, freshId, node, say } from "./dom.js";
 import { clockText } from "./ranges.js";
+import { StepAsking } from "./step_asking.js";
 import { hue, styleOf } from "./theme.js";
-import { answerer, seconds } from "./words.js";
+import { seconds } from "./words.js";
 
 /** @import { Lane, LanePhase, Lanes as Told } from "./finding_types.js" */
 /** @import { Theme } from "./types.js" */
@@ -15,10 +16,6 @@ const VIEW = "tokens";
 //  Findings whose evidence the lanes are.
 const LEADING = new Set(["long_tail", "idle_trainer", "idle_rollout"]);
 
-const BUSY = 1500; //  ms after which who is asked counts as busy
-const PACE = 3000; //  ms between two questions about steps that are followed
-const AGAIN = 30_000; //  ms after which a question that nobody has answered is asked again
-
 const WIDE = 1000; //  of a lane's picture, in its own units
 const HIGH = 100;
 
@@ -28,14 +25,15 @@ export class Lanes {
   constructor(panel) {
     this.panel = panel;
     this.store = panel.store;
-    /** What was asked for, by attempt and step. @type {{of: string, told: Told} | null} */
-    this.fetched = null;
-    this.wanted = ""; //  what has been asked, and not answered
-    this.asked = -Infinity;
+    /** @type {StepAsking<Told>} */
+    this.asking = new StepAsking(panel, "lanes", {
+      some: ({ lanes }) => lanes.length > 0,
+      refused: (step, reason) => ({ step, sentence: reason, notes: [], lanes: [], phases: [] }),
+      say: (text) => this._say(text),
+      draw: () => this.draw(),
+    });
     /** What is drawn, and for which theme. @type {[told: Told | null, theme: Theme | null]} */
     this.shown = [null, null];
-    /** @type {Record<"busy" | "again", ReturnType<typeof setTimeout> | undefined>} */
-    this.timers = { busy: undefined, again: undefined };
     const heading = freshId("lanes");
     this.title = node("h3", { id: heading });
     this.sentence = node("p", { class: "pp-sentence" });
@@ -51,7 +49,7 @@ export class Lanes {
   }
 
   destroy() {
-    for (const timer of Object.values(this.timers)) clearTimeout(timer);
+    this.asking.destroy();
   }
 
   draw() {
@@ -65,64 +63,27 @@ export class Lanes {
 
   /** The step to show: the chosen or followed one, which is asked for where it isn't here; until then another one. */
   _found() {
-    const { ui, followed, state } = this.store;
+    const { state, ui, followed } = this.store;
     const known = state.long_tail ?? null;
-    if (!known && !this.fetched) return null; //  nobody has told of any so far
-    if (this.wanted === "") this._say("");
+    if (!known && !this.asking.fetched) return null; //  nobody has told of any so far
     const step = ui.step ?? followed;
-    if (step === null || known?.step === step) return known;
-    const of = JSON.stringify([state.attempt ?? null, step]);
-    if (this.fetched?.of === of) return this.fetched.told;
-    return this._meanwhile(known, of, step);
+    if (step === null || known?.step === step) {
+      this.asking.rest();
+      return known;
+    }
+    return this.asking.of(step) ?? this._meanwhile(known);
   }
 
   /**
    * What is shown until the step has been asked for: what was, but no older one than is known.
    * @param {Told | null} known
-   * @param {string} of
-   * @param {number} step
    */
-  _meanwhile(known, of, step) {
+  _meanwhile(known) {
     const { ui, answers } = this.store;
+    if (!answers) this._say(known && ui.step !== null ? `This copy keeps only the replicas of step ${known.step}.` : "");
     const [last] = this.shown;
-    if (answers) this._fetch(of, step);
-    else this._say(known && ui.step !== null ? `This copy keeps only the replicas of step ${known.step}.` : "");
     const newer = known && ui.step === null && (last?.step ?? -1) < (known.step ?? 0);
     return newer || !last ? known : last;
-  }
-
-  /**
-   * Ask for a step; not for each of many that end within a moment, while they are followed.
-   * @param {string} of
-   * @param {number} step
-   */
-  _fetch(of, step) {
-    const { store } = this;
-    const follows = store.ui.step === null;
-    const since = performance.now() - this.asked;
-    if (this.wanted !== "" && (follows || this.wanted === of) && since < AGAIN) return;
-    clearTimeout(this.timers.again);
-    if (follows && since < PACE) {
-      this.timers.again = setTimeout(() => this.draw(), PACE - since);
-      return;
-    }
-    this.wanted = of;
-    this.asked = performance.now();
-    clearTimeout(this.timers.busy);
-    this.timers.busy = setTimeout(() => {
-      const { name, when } = answerer(store.config);
-      this._say(`The ${name} is busy: it answers ${when}.`);
-    }, BUSY);
-    store.inquire(this.panel.model, { of: "lanes", step }, (answer) => {
-      if (this.wanted !== of) return;
-      clearTimeout(this.timers.busy);
-      this.wanted = "";
-      this._say("");
-      const told = answer.refused ? { step, sentence: String(answer.refused), notes: [], lanes: [], phases: [] } : answer;
-      // Of a step that has only just ended its rows may still be on their way: it is asked for again.
-      if (!follows || told.lanes.length || answer.refused) this.fetched = { of, told };
-      this.draw();
-    });
   }
 
   /** @param {Told} told */

@@ -117,6 +117,7 @@ export class Panel {
     this.store.leave();
     this.watch.stop();
     this.seen.disconnect();
+    this.funnel.destroy();
     this.lanes.destroy();
     this.samples.destroy();
     this.whatIf.destroy();
