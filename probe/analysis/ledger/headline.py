@@ -5,13 +5,10 @@ A number that isn't known is left out. One of which only a bound is known says s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from probe.analysis.ledger.lines import told_money, told_share
+from probe.analysis.ledger.lines import FateLine, SlotLine, told_money, told_share
 from probe.analysis.ledger.slots import SAMPLING
-
-if TYPE_CHECKING:
-    from probe.analysis.ledger.accounts import Ledger
 
 #: Tokens that the price is of.
 MANY: Final = 1_000_000
@@ -34,7 +31,38 @@ class Number(NamedTuple):
     about: str
 
 
-def headline(ledger: Ledger) -> tuple[Number, ...]:
+class Counted(Protocol):
+    """Both ledgers, as :class:`probe.analysis.ledger.Ledger` has them."""
+
+    @property
+    def fates(self) -> tuple[FateLine, ...]:
+        """What became of the sampled tokens."""
+
+    @property
+    def slots(self) -> tuple[SlotLine, ...]:
+        """What was computed, by phase and kind."""
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Response tokens of all samples."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Of all accelerators."""
+
+    @property
+    def money(self) -> float | None:
+        """Of all seconds; None without a price."""
+
+    @property
+    def unit(self) -> str:
+        """What the seconds are of."""
+
+    def tokens(self, fate: str) -> int:
+        """Sampled tokens of a fate."""
+
+
+def headline(ledger: Counted) -> tuple[Number, ...]:
     """What is said above the funnel.
 
     Where it isn't known which tokens were clipped, all that reached the loss with an advantage stand in for those that
@@ -70,7 +98,7 @@ def headline(ledger: Ledger) -> tuple[Number, ...]:
     return tuple(found)
 
 
-def _seconds(ledger: Ledger, *, bounded: bool) -> Number | None:
+def _seconds(ledger: Counted, *, bounded: bool) -> Number | None:
     """The share of the seconds; None where times aren't known.
 
     Seconds that sampled outside a phase, or in a phase that doesn't tell answers from prompts, may be theirs, too.
