@@ -137,7 +137,7 @@ def test_the_numbers_above_the_funnel_are_those_of_the_ledgers(run):
     }
     assert [one.name for one in ledger(run).headline] == ["tokens", "seconds"]  # nobody said a price
     assert json.loads(json.dumps(found.to_dict()))["headline"][0]["value"] == "50 %"
-    assert "for a million tokens that carried policy gradient" in found._repr_html_()
+    assert "is what a million tokens that carried policy gradient cost" in found._repr_html_()
 
 
 def lines_of(fates, *, slots=(), **more):
@@ -154,7 +154,7 @@ def test_a_number_of_which_only_a_bound_is_known_says_so():
     assert reached.headline[0].about == (
         "of the sampled tokens reached the loss with an advantage; which of them were clipped isn't known"
     )
-    assert reached.headline[2].about == "for a million tokens that reached the loss with an advantage"
+    assert reached.headline[2].about == "is what a million tokens that reached the loss with an advantage cost"
     unknown = lines_of({"no_advantage": 40, "unknown": 50, "carried": 10}, slots=[sampling], money=2.0)
     assert values(unknown) == {"tokens": "≥ 10 %", "seconds": "≥ 5.0 %", "money": f"≤ {told_money(2.0 / 10 * 1e6)}"}
     assert unknown.headline[0].about.endswith("; the fate of 50 % isn't known")

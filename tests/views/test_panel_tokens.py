@@ -109,7 +109,7 @@ def test_15_3_the_funnel_and_its_tiles_are_of_a_step_of_the_last_20_or_of_the_at
     expect(title).to_have_text("Where the tokens of step 3 went")
     expect(tiles).to_have_count(3)
     expect(tiles.first).to_have_text("100 %")
-    expect(funnel.locator("dt").last).to_have_text("for a million tokens that carried policy gradient")
+    expect(funnel.locator("dt").last).to_have_text("is what a million tokens that carried policy gradient cost")
     for name, about in (("Last 20", "67 %"), ("Attempt", "67 %")):
         funnel.get_by_role("button", name=name).click()
         expect(title).to_have_text("Where the tokens of steps 1 to 3 went")

@@ -94,7 +94,9 @@ def headline(ledger: Counted) -> tuple[Number, ...]:
     found += [spent] if spent is not None else []
     if ledger.money is not None and tokens:
         cost = told_money(ledger.money / tokens * MANY)
-        found.append(Number("money", f"{_AT_MOST if unknown else ''}{cost}", f"for a million tokens that {what}"))
+        found.append(
+            Number("money", f"{_AT_MOST if unknown else ''}{cost}", f"is what a million tokens that {what} cost")
+        )
     return tuple(found)
 
 
