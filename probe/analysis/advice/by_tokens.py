@@ -28,12 +28,10 @@ class Largest:
 
     Attributes:
         computed: Tokens that are computed for one, of all ranks that share its sequences.
-        rows: Its rows.
         risk: Share of runs of 1,000 steps that run out of memory; None where no model foretells it.
     """
 
     computed: int
-    rows: int
     risk: float | None
 
 
@@ -128,8 +126,8 @@ def _largest(own: Replayer, model: MemoryModel | None, cap: int | None) -> Large
     steps = [own.before(at) if cap is None else own.after(at, settings) for at in range(len(own))]
     micro_batches = [sorted(one.micro_batches) for one in steps]
     every = [one for step in micro_batches for one in step]
-    computed, rows = (max((one[at] for one in every), default=0) for at in (0, 2))
-    return Largest(computed, rows, None if model is None else risk_of(model, micro_batches))
+    computed = max((one[0] for one in every), default=0)
+    return Largest(computed, None if model is None else risk_of(model, micro_batches))
 
 
 def _tried(
