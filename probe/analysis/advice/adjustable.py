@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis.advice.asking import WIDEST
-from probe.analysis.advice.keys import framework, key_of, switches_beside, value_of
+from probe.analysis.advice.keys import framework, is_count, key_of, rows_of_key, switches_beside, value_of
 from probe.analysis.what_if.cutting import Dealing, parallel_of, recorded_cut
 from probe.core.balancing.replay import Cut
 
@@ -28,10 +28,6 @@ _PARALLEL: Final = {
     "update_critic": "critic.ulysses_sequence_parallel_size",
     "values": "critic.ulysses_sequence_parallel_size",
 }
-
-_DEVICE_ROWS: Final = "per_device_train_batch_size"
-_EVALUATED_ROWS: Final = "per_device_eval_batch_size"
-_ACCUMULATED: Final = "gradient_accumulation_steps"
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ def _cap(run: Run, dealing: Dealing, cut: Cut) -> Adjustable | None:
     else:
         configured = value_of(run, key)
         fullest = max(sum(call.lengths[row] for row in part) for call in calls for part in call.parts)
-        value = configured if _whole(configured) and configured * parallel >= longest else -(-fullest // parallel)
+        value = configured if is_count(configured) and configured * parallel >= longest else -(-fullest // parallel)
     low, high = -(-longest // parallel), max(value, min(WIDEST * value, -(-whole // parallel)))
     step = _ROUND if value > 16 * _ROUND else max(1, value // 64)
     while (high - low) / step > MOST_CHOICES - 2:
@@ -128,28 +124,17 @@ def _rows(run: Run, dealing: Dealing, cut: Cut) -> Adjustable | None:
     calls = [call for one in batch.rounds for call in one.data_ranks]
     units = math.gcd(*(len(call.lengths) // cut.group_size for call in calls))
     now = cut.rows_each if fixed else value_of(run, key)
-    if not _whole(now) or units % now:
+    if not is_count(now) or units % now:
         if fixed:
             return None
         mean = max(1, units * len(calls) // max(1, sum(len(call.parts) for call in calls)))
         now = max(one for one in _divisors(units) if one <= mean)
-    each, product = _of_key(run, key, now)
+    each, product = rows_of_key(run, key, now)
     values = {one // each for one in _divisors(units) if one % each == 0}
     if product is not None:
         values = {one for one in values if product[1] % one == 0}
     choices = tuple(sorted({*values, now // each}))[:MOST_CHOICES]
     return Adjustable("rows_each", key, now // each, choices, known=fixed, rows=each, product=product)
-
-
-def _of_key(run: Run, key: str, rows: int) -> tuple[int, tuple[str, int] | None]:
-    """Rows that one of the key's value stands for; and TRL's accumulated micro-batches, which grow fewer with it: not
-    in an evaluation, which accumulates none.
-    """
-    device, steps = (value_of(run, one) for one in (key, _ACCUMULATED))
-    if key not in (_DEVICE_ROWS, _EVALUATED_ROWS) or not _whole(device) or rows % device:
-        return 1, None
-    accumulates = key == _DEVICE_ROWS and _whole(steps)
-    return rows // device, (_ACCUMULATED, device * steps) if accumulates else None
 
 
 def _dynamic(run: Run, dealing: Dealing, cut: Cut) -> Adjustable | None:
@@ -187,7 +172,3 @@ def _balance(run: Run, dealing: Dealing) -> Adjustable | None:
 def _divisors(number: int) -> list[int]:
     small = [one for one in range(1, math.isqrt(max(number, 1)) + 1) if number % one == 0]
     return sorted({*small, *(number // one for one in small)})
-
-
-def _whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -49,7 +49,7 @@ def advise(run: Run, *, risk: float = RISK, packer: str | None = None) -> Advice
             cap = None
         found += [one for one in (evened, cap, asking.rows(own, role, phase)) if one is not None]
     found = _one_a_key(found)
-    found += asking.dynamic(phases) + asking.packed(phases)
+    found += _of_fixed_rows(asking, replayer, phases) + asking.packed(phases)
     found += [one for one in (asking.balance(), asking.strict()) if one is not None]
     found.sort(key=lambda one: (one.gain_share is None or one.gain_share >= 0, -(one.gain_share or 0.0)))
     memory = tuple(replayer.memory.values())
@@ -57,12 +57,28 @@ def advise(run: Run, *, risk: float = RISK, packer: str | None = None) -> Advice
     return Advice(framework(run), tuple(found), tuple(asking.remarks), memory, asking.limits, risk, room)
 
 
-def _one_a_key(found: Sequence[Suggestion]) -> list[Suggestion]:
-    """Of caps that one setting gives to several phases the smallest alone: under a larger one its phase is at risk."""
+def _of_fixed_rows(
+    asking: Asking, replayer: Replayer, phases: Sequence[tuple[str | None, str | None]]
+) -> list[Suggestion]:
+    """What becomes of fixed rows: micro-batches by tokens; but where today's run out of memory, and it isn't known
+    whether those do, fewer rows.
+    """
+    by_tokens = asking.dynamic(phases)
+    mended = {where for one in by_tokens if one.for_memory for where in one.phases}
+    fewer = [asking.fewer_rows(replayer.only(*where), *where) for where in phases if where not in mended]
+    found = _one_a_key([one for one in fewer if one is not None], "rows")
+    at_risk = {where for one in found for where in one.phases}
+    return [*found, *(one for one in by_tokens if not at_risk & one.phases)]
+
+
+def _one_a_key(found: Sequence[Suggestion], kind: str = "cap") -> list[Suggestion]:
+    """Of suggestions of a kind that one setting gives to several phases the smallest alone: with a larger one its phase
+    is at risk.
+    """
     smallest: dict[str, Suggestion] = {}
     for one in found:
-        if one.kind == "cap":
-            (key,) = one.values
+        for key in list(one.values)[:1] if one.kind == kind else []:
             if key not in smallest or one.values[key] < smallest[key].values[key]:
                 smallest[key] = one
-    return [one for one in found if one.kind != "cap" or any(one is kept for kept in smallest.values())]
+    kept = list(smallest.values())
+    return [one for one in found if one.kind != kind or not one.values or any(one is each for each in kept)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis import time_shares
-from probe.analysis.advice.by_tokens import cap_by_tokens, fullest_of, peak_under, step_of
+from probe.analysis.advice.by_tokens import cap_by_tokens, fullest_of, longest_of, peak_under, step_of
 from probe.analysis.advice.evening import in_step, other_way, saved_in_step
-from probe.analysis.advice.gains import Gain, none_is_safe, peak_told, step_seconds, sure
+from probe.analysis.advice.fixed_rows import fewer_rows
+from probe.analysis.advice.gains import Gain, gain_of, none_is_safe, peak_told, step_seconds, sure, today_told
 from probe.analysis.advice.keys import (
+    ACCUMULATED,
     EVALUATION,
     framework,
     key_of,
@@ -41,8 +42,6 @@ _FEWER: Final = 0.05
 _BEYOND: Final = 2.0
 #: A slider offers a cap up to so many times what it is now.
 WIDEST: Final = 4
-#: TRL's number of micro-batches that make an update.
-_ACCUMULATED: Final = "gradient_accumulation_steps"
 
 
 class Asking:
@@ -81,7 +80,7 @@ class Asking:
         cap, beyond = self._largest(own, model, before)
         self.limits[role, phase] = CapLimit(cap, self._risky(own, model, before, cap))
         if cap is None:
-            least = -(-_longest(own) // step_of(before)) * step_of(before)
+            least = -(-longest_of(own) // step_of(before)) * step_of(before)
             known = self._risk(own, model, least)
             why = model.unseen[0].why if known is None and model.unseen else ""
             told = f"{phase or 'no phase'}: no cap is advised. {why}" if why else none_is_safe(phase, least, known)
@@ -162,7 +161,7 @@ class Asking:
         """The largest cap whose risk is small enough, and whether it allows larger micro-batches than were seen."""
         parallel, step = parallel_of(own.dealings[0].batch.rounds[0]), step_of(before)
         most = max(int(model.largest_tokens * _BEYOND) // parallel, before)
-        low, high = -(-_longest(own) // step), most // step
+        low, high = -(-longest_of(own) // step), most // step
         if high < low or not self._fits(own, model, low * step):
             return None, False
         if not self._fits(own, model, high * step):
@@ -199,7 +198,7 @@ class Asking:
         """From which cap on the risk is too large: beyond what was seen, too, up to what a slider can ask for."""
         step = step_of(before)
         if best is None:
-            least = -(-_longest(own) // step) * step
+            least = -(-longest_of(own) // step) * step
             return least if self._unsafe(own, model, least) else None
         low, high = best // step, WIDEST * before // step
         if self._unsafe(own, model, best + step):
@@ -269,7 +268,7 @@ class Asking:
         call = own.dealings[0].batch.rounds[0].calls[0]
         if framework(self.run) != "trl" or call.cap_tokens is not None or model is None or not self._foretells(model):
             return None
-        keys = [key_of(self.run, "rows_each", phase) or "", *([] if phase == EVALUATION else [_ACCUMULATED])]
+        keys = [key_of(self.run, "rows_each", phase) or "", *([] if phase == EVALUATION else [ACCUMULATED])]
         now = {key: value_of(self.run, key) for key in keys}
         each = max((len(part) for part in call.parts), default=0)
         if not all(isinstance(value, int) for value in now.values()) or not each or each % now[keys[0]]:
@@ -277,7 +276,7 @@ class Asking:
         untold = ""
         for times in (8, 4, 2):
             asked = Settings(packer="trl.fixed_rows", rows_each=each * times)
-            if now.get(_ACCUMULATED, times) % times or model.largest_tokens * _BEYOND < max(fullest_of(own, asked)):
+            if now.get(ACCUMULATED, times) % times or model.largest_tokens * _BEYOND < max(fullest_of(own, asked)):
                 continue
             steps = [sorted(own.after(at, asked).micro_batches) for at in range(len(own))]
             risk = risk_of(model, steps)
@@ -285,7 +284,7 @@ class Asking:
                 why = model.untold([one for step in steps for one in step])
                 untold = untold or (f"{phase or 'no phase'}: more rows aren't advised. {why}" if why else "")
                 continue
-            values = {key: value // times if key == _ACCUMULATED else value * times for key, value in now.items()}
+            values = {key: value // times if key == ACCUMULATED else value * times for key, value in now.items()}
             return self._of_rows(own.answer(asked, lambda: True), model, (now, values), risk)
         self.remarks += [untold] if untold else []
         return None
@@ -303,6 +302,18 @@ class Asking:
         because, confidence = sure(answer, gain.surely, gain)
         before, values = change
         return self._made("rows", values, before, gains, gain.share, gain, confidence, because, answer)
+
+    def fewer_rows(self, own: Replayer, role: str | None, phase: str | None) -> Suggestion | None:
+        """Fewer rows in each micro-batch, where those of today are too likely to run out of memory."""
+        model = self.all.memory.get((role, phase))
+        found = "" if model is None else fewer_rows(self.run, own, model, self.risk)
+        if isinstance(found, str):
+            self.remarks += [found] if found else []
+            return None
+        gain, answer = self._gain(found.answer), found.answer
+        because, confidence = sure(answer, True, gain)
+        change = found.values, found.before, found.told(gain)
+        return self._made("rows", *change, -1.0, gain, confidence, because, answer, found.advice)
 
     # -------------------------------------------------------------------------------------------------- other changes
 
@@ -343,7 +354,9 @@ class Asking:
         key, cap_key = key_of(self.run, "dynamic", phase), key_of(self.run, "cap_tokens", phase)
         values = {} if key is None or cap_key is None else {key: True, cap_key: found.tokens}
         peak, untold = peak_under(found, model, answer)
-        return _Cap(phase, found.tokens, values, answer, peak, untold)
+        today, then = found.today.risk or 0.0, None if found.then is None else found.then.risk
+        mends = None if today <= self.risk or then is None else today
+        return _Cap(phase, found.tokens, values, answer, peak, untold, mends)
 
     def packed(self, phases: Sequence[tuple[str | None, str | None]]) -> list[Suggestion]:
         """NeMo-RL's sequence packing in the place of its dynamic batching, or by a rule that needs fewer bins."""
@@ -419,9 +432,11 @@ class Asking:
     ) -> Suggestion | None:
         gain, micro = self._gain(answer), answer.number("micro_batches")
         fewer = kind == "dynamic" and gain.seconds is None and micro[1] <= (1 - _FEWER) * micro[0]
-        if (gain.share or 0.0) < WORTH and not (gain.share is None and gain.surely) and not fewer:
+        mends = [one for one in caps if one.mends is not None]
+        if not mends and (gain.share or 0.0) < WORTH and not (gain.share is None and gain.surely) and not fewer:
             return None
-        gains = [
+        gains = [today_told(one.phase, one.mends) for one in mends]
+        gains += [
             f"{what} {ratio(before)} → {ratio(after)}"
             for name, what in (
                 ("rank_imbalance_ratio", "imbalance over ranks"),
@@ -436,17 +451,17 @@ class Asking:
         if padding[0] - padding[1] >= 0.01 * max(padding[0], 1):
             gains.append(f"padding {count(padding[0])} → {count(padding[1])} tokens a step")
         if gain.seconds is not None or (gain.share or 0.0) >= WORTH:
-            gains.append(
-                f"{'' if gain.share is None else f'{percent(gain.share)} of a step'}{gain.told()}".lstrip(", ")
-            )
+            told = "" if gain.share is None or gain.share < 0 else f"{percent(gain.share)} of a step"
+            gains.append(f"{told}{gain.told()}".lstrip(", ") or "no time saved")
         else:  # what a micro-batch costs isn't known, and it is what would be saved
             gain = Gain(None, None)
         gains += [one.peak for one in caps if one.peak]
-        because, confidence = sure(answer, gain.surely, gain)
+        because, confidence = sure(answer, gain.surely or bool(mends), gain)
         if any(one.untold for one in caps):
             because, confidence = f"{because}; whether its memory suffices isn't known", "low"
         before = {key: value_of(self.run, key) for key in values}
-        return self._made(kind, values, before, gains, gain.share, gain, confidence, because, answer, advice)
+        share = -1.0 if mends else gain.share
+        return self._made(kind, values, before, gains, share, gain, confidence, because, answer, advice)
 
     def _made(
         self,
@@ -465,20 +480,7 @@ class Asking:
         return Suggestion(kind, values, before, told, tuple(gains), share, gain.seconds, confidence, because, answer)
 
     def _gain(self, answer: WhatIf) -> Gain:
-        """Of a step: by the time model where all phases have one, else by what ranks wait."""
-        phases = answer.frame[["role", "phase"]].drop_duplicates().itertuples(index=False, name=None)
-        keys = list(phases)
-        if keys and all(key in answer.saved_s for key in keys):
-            value, reach = (sum(answer.saved_s[key][at] for key in keys) for at in (0, 1))
-            share = None if self.step_s is None else value / self.step_s
-            return Gain(share, (value, reach))
-        share, known = 0.0, False
-        for role, phase in keys:
-            before, after = answer.number("waiting_ratio", role=role, phase=phase)
-            part = self.shares.get(phase, (math.nan, math.nan))[1]
-            if math.isfinite(part) and math.isfinite(before - after):
-                share, known = share + (before - after) * part, True
-        return Gain(share if known else None, None)
+        return gain_of(answer, self.shares, self.step_s)
 
 
 @dataclass(frozen=True)
@@ -491,8 +493,4 @@ class _Cap:
     answer: WhatIf
     peak: str
     untold: bool
-
-
-def _longest(own: Replayer) -> int:
-    """The smallest cap of one rank that holds each row."""
-    return -(-max(own.lengths()) // parallel_of(own.dealings[0].batch.rounds[0]))
+    mends: float | None  #: the risk of today where it is too large, and it is known that the cap's isn't

@@ -110,6 +110,15 @@ def step_of(cap: int) -> int:
     return _ROUND if cap > 16 * _ROUND else max(1, cap // 64)
 
 
+def longest_of(own: Replayer) -> int:
+    """The smallest cap of one rank that holds each row.
+
+    Args:
+        own: Batches of one role and phase.
+    """
+    return -(-max(own.lengths()) // parallel_of(own.dealings[0].batch.rounds[0]))
+
+
 def fullest_of(own: Replayer, settings: Settings) -> list[int]:
     """Tokens that are computed for the largest micro-batch of each step.
 

@@ -55,6 +55,28 @@ def step_seconds(shares: Mapping[str | None, tuple[float, float]]) -> float | No
     return sorted(told)[len(told) // 2] if told else None
 
 
+def gain_of(answer: WhatIf, shares: Mapping[str | None, tuple[float, float]], step_s: float | None) -> Gain:
+    """What a replay saves of a step: by the time model where all phases have one, else by what ranks wait.
+
+    Args:
+        answer: The replay.
+        shares: Seconds and share of a step by phase.
+        step_s: Of :func:`step_seconds`.
+    """
+    phases = answer.frame[["role", "phase"]].drop_duplicates().itertuples(index=False, name=None)
+    keys = list(phases)
+    if keys and all(key in answer.saved_s for key in keys):
+        value, reach = (sum(answer.saved_s[key][at] for key in keys) for at in (0, 1))
+        return Gain(None if step_s is None else value / step_s, (value, reach))
+    share, known = 0.0, False
+    for role, phase in keys:
+        before, after = answer.number("waiting_ratio", role=role, phase=phase)
+        part = shares.get(phase, (math.nan, math.nan))[1]
+        if math.isfinite(part) and math.isfinite(before - after):
+            share, known = share + (before - after) * part, True
+    return Gain(share if known else None, None)
+
+
 def peak_told(peak: Any, model: MemoryModel, risk: float | None) -> str:
     """Where memory peaks under a change, and how often it runs out, in words.
 
@@ -72,12 +94,30 @@ def peak_told(peak: Any, model: MemoryModel, risk: float | None) -> str:
     reach = (row["high"] - row["low"]) / 2 / GIB
     return (
         f"{model.phase or 'it'} peaks at {row['after'] / GIB:.1f} ± {reach:.1f} GiB of {room / GIB:.1f} "
-        f"(out of memory in {_share(risk)} of runs of 1,000 steps)"
+        f"(out of memory in {share_told(risk)} of runs of 1,000 steps)"
     )
 
 
-def _share(risk: float | None) -> str:
-    """A risk in words; one that is next to nothing has no digits to trust."""
+def today_told(phase: str | None, risk: float | None) -> str:
+    """How often memory runs out as it is, in words.
+
+    Args:
+        phase: Of the batches.
+        risk: Share of runs of 1,000 steps that run out of memory.
+    """
+    told = f"today's micro-batches run out of memory in {share_told(risk)} of runs of 1,000 steps"
+    return told if phase is None else f"{phase}: {told}"
+
+
+def share_told(risk: float | None) -> str:
+    """A risk in words; one that is next to nothing has no digits to trust.
+
+    Args:
+        risk: Share of runs that run out of memory.
+
+    >>> share_told(0.031), share_told(1e-7)
+    ('3.1 %', 'less than 0.01 %')
+    """
     return "less than 0.01 %" if risk is not None and 0 < risk < 1e-4 else percent(risk)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from probe.analysis import framework_settings
 
@@ -57,6 +57,11 @@ _SHARING: Final = ("ulysses_sequence_parallel_size", "context_parallel_size")
 #: TRL's and Transformers' phase that trains nothing, and whose rows have a setting of their own.
 EVALUATION: Final = "evaluate"
 
+#: TRL's and Transformers' rows of a micro-batch, and how many micro-batches make an update.
+DEVICE_ROWS: Final = "per_device_train_batch_size"
+EVALUATED_ROWS: Final = "per_device_eval_batch_size"
+ACCUMULATED: Final = "gradient_accumulation_steps"
+
 #: NeMo-RL's: both are told with the kind of the phase, "train" or "logprob".
 NEMO_RL_CAPS: Final[Mapping[str, str]] = {
     "dynamic_batching": "policy.dynamic_batching.{kind}_mb_tokens",
@@ -98,7 +103,7 @@ def key_of(run: Run, what: str, phase: str | None) -> str | None:
     if named == "nemo_rl":
         return _nemo_rl_key(run, what, phase)
     if named == "trl":
-        named = "per_device_eval_batch_size" if phase == EVALUATION else "per_device_train_batch_size"
+        named = EVALUATED_ROWS if phase == EVALUATION else DEVICE_ROWS
         return named if what == "rows_each" else None
     if what == "cap_tokens":
         config = run.info.config
@@ -190,3 +195,33 @@ def value_of(run: Run, key: str) -> Any:
             return None
         found = found[part]
     return found
+
+
+def rows_of_key(run: Run, key: str | None, rows: int) -> tuple[int, tuple[str, int] | None]:
+    """Rows of a micro-batch that one of a key's value stands for; and the key of TRL's accumulated micro-batches with
+    what the two come to when multiplied: they grow fewer as rows grow more. Not in an evaluation, which accumulates
+    none.
+
+    Args:
+        run: The run.
+        key: Of :func:`key_of`; None where the framework has none.
+        rows: Of a micro-batch.
+    """
+    device = None if key is None else value_of(run, key)
+    steps = value_of(run, ACCUMULATED)
+    if key not in (DEVICE_ROWS, EVALUATED_ROWS) or not is_count(device) or rows % device:
+        return 1, None
+    accumulates = key == DEVICE_ROWS and is_count(steps)
+    return rows // device, (ACCUMULATED, device * steps) if accumulates else None
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value of a configuration is a whole number above 0.
+
+    Args:
+        value: Of the configuration.
+
+    >>> is_count(4), is_count(True), is_count("4"), is_count(0)
+    (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -12,7 +12,7 @@ from probe.analysis.change import Change, Confidence
 from probe.analysis.memory_model import MemoryModel, Room
 from probe.analysis.what_if.answering import WhatIf
 from probe.records import GIB
-from probe.text import count, size, size_within
+from probe.text import count, missing, size, size_within
 
 #: Share of runs of a thousand steps that may run out of memory.
 RISK: Final = 0.02
@@ -29,7 +29,8 @@ class Suggestion:
         before: What it is now, by the same keys; None where the configuration doesn't say.
         advice: What to do, in words.
         gains: What the replay of it gives, a sentence each.
-        gain_share: Of a step's time that is saved; None where it isn't known. Negative for a cap that has to go down.
+        gain_share: Of a step's time that is saved; None where it isn't known. Negative where memory runs out without
+            the change.
         gain_s: Seconds of a step that are saved, and how far the interval reaches; None without a time model.
         confidence: How sure it is.
         because: What the confidence rests on.
@@ -71,6 +72,12 @@ class Suggestion:
     def for_memory(self) -> bool:
         """Whether it is needed lest memory run out: it stands before all that saves time."""
         return self.lowers or (self.gain_share is not None and self.gain_share < 0)
+
+    @property
+    def phases(self) -> set[tuple[str | None, str | None]]:
+        """Roles and phases whose batches were replayed."""
+        told = self.what_if.frame[["role", "phase"]].drop_duplicates().itertuples(index=False, name=None)
+        return {(None if missing(role) else role, None if missing(phase) else phase) for role, phase in told}
 
     @property
     def change(self) -> Change:

@@ -13,11 +13,12 @@ from probe.errors import InputError
 if TYPE_CHECKING:
     from probe.runs.reader import Run
 
-#: Kinds of suggestions that answer a finding, by its name. Of caps it is one that goes down; and micro-batches are made
-#: even in another way where memory asks for it.
+_FOR_MEMORY: Final = ("cap", "evened", "rows", "dynamic")
+
+#: Kinds of suggestions that answer a finding, by its name; one about memory has only those that memory needs.
 ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "out_of_memory": ("cap", "evened"),
-    "tight_memory": ("cap", "evened"),
+    "out_of_memory": _FOR_MEMORY,
+    "tight_memory": _FOR_MEMORY,
     "over_cap": ("strict",),
     "uneven_ranks": ("balance",),
     "uneven_micro_batches": ("dynamic",),
@@ -57,7 +58,7 @@ def _advised(one: Finding, advice: Advice) -> Finding:
 def _belongs(suggestion: Suggestion, one: Finding) -> bool:
     if one.kind in ("fine", "withheld") or suggestion.kind not in ANSWERS.get(one.name, ()):
         return False
-    if suggestion.kind in ("cap", "evened") and not suggestion.for_memory:
+    if one.name in ("out_of_memory", "tight_memory") and not suggestion.for_memory:
         return False
     phases = set(suggestion.what_if.frame["phase"])
     return one.where.phase is None or one.where.phase in phases
