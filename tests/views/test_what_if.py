@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from probe.analysis.advice.adjustable import adjustable
+from probe.analysis.advice.adjustable import adjustable, parallel_key
 from probe.analysis.what_if.answering import Replayer
 from probe.runs.reader import Run
 from probe.views.panel import what_if
@@ -50,6 +50,24 @@ def test_2_the_settings_of_verl_are_its_own_keys_and_begin_at_what_was_recorded(
     assert found["rows_each"].choices == (1, 2, 4, 8)
     assert not found["rows_each"].known  # nothing was cut into fixed rows
     assert found["sp_size"].choices == (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("phase", "part", "engine"),
+    [("update_actor", ACTOR, "fsdp_config"), ("update_critic", "critic", "fsdp")],
+)
+def test_2_the_key_of_sequence_parallelism_is_the_one_that_verl_reads(
+    tmp_path: Path, phase: str, part: str, engine: str
+) -> None:
+    name = "ulysses_sequence_parallel_size"
+    for number, (old, new) in enumerate([(1, 1), (2, 1), (1, None)]):
+        told = {name: old} if new is None else {name: old, engine: {name: new}}
+        config = {"critic": told} if part == "critic" else {"actor_rollout_ref": {"actor": told}}
+        made = Planted(ranks=1, steps=1, rows=4, mini_batches=1, config=config)
+        with planted(tmp_path / str(number), made) as run:
+            beside = new is None or (old > 1 and part != "critic")  # which overrides an actor's engine alone
+            assert parallel_key(run, phase) == (f"{part}.{name}" if beside else f"{part}.{engine}.{name}")
+            assert parallel_key(run, "rollout") is None
 
 
 def test_2_verl_s_actor_and_rollout_are_turned_together_where_they_say_the_same(tmp_path: Path) -> None:

@@ -19,14 +19,17 @@ MOST_CHOICES: Final = 128
 #: Caps are multiples of it where they are large.
 _ROUND: Final = 256
 
-_ACTOR_PARALLEL: Final = "actor_rollout_ref.actor.ulysses_sequence_parallel_size"
-#: verl's keys of sequence parallelism, by phase. Old log-probs are worked out by the actor.
+_PARALLEL_SIZE: Final = "ulysses_sequence_parallel_size"
+_ACTOR: Final = ("actor_rollout_ref.actor", "fsdp_config")
+_CRITIC: Final = ("critic", "fsdp")
+#: Where verl has the size of sequence parallelism, by phase: the part of the configuration, and its engine's in it. Old
+#: log-probs are worked out by the actor.
 _PARALLEL: Final = {
-    "update_actor": _ACTOR_PARALLEL,
-    "old_log_prob": _ACTOR_PARALLEL,
-    "ref": "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
-    "update_critic": "critic.ulysses_sequence_parallel_size",
-    "values": "critic.ulysses_sequence_parallel_size",
+    "update_actor": _ACTOR,
+    "old_log_prob": _ACTOR,
+    "ref": ("actor_rollout_ref.ref", "fsdp_config"),
+    "update_critic": _CRITIC,
+    "values": _CRITIC,
 }
 
 
@@ -154,12 +157,33 @@ def _switches(run: Run, dealing: Dealing, cut: Cut) -> bool:
 
 def _parallel(run: Run, dealing: Dealing) -> Adjustable | None:
     first = dealing.batch.rounds[0]
-    key = _PARALLEL.get(dealing.batch.phase or "") if framework(run) == "verl" else None
+    key = parallel_key(run, dealing.batch.phase) if framework(run) == "verl" else None
     now = parallel_of(first)
     choices = tuple(_divisors(len(first.data_ranks) * now))
     if key is None or len(choices) < 2 or now not in choices:
         return None
     return Adjustable("sp_size", key, now, choices)
+
+
+def parallel_key(run: Run, phase: str | None) -> str | None:
+    """verl's key for the ranks that share a sequence: the engine's, where the configuration has it.
+
+    The one beside the engine is deprecated in verl 0.9. Above 1 it still overrides the engine's, but not a critic's.
+
+    Args:
+        run: Of verl.
+        phase: Of it.
+
+    Returns:
+        A dotted key; None for a phase that has none.
+    """
+    part, engine = _PARALLEL.get(phase or "", ("", ""))
+    if not part:
+        return None
+    old, new = f"{part}.{_PARALLEL_SIZE}", f"{part}.{engine}.{_PARALLEL_SIZE}"
+    told = value_of(run, old)
+    overrides = part != "critic" and is_count(told) and told > 1
+    return old if overrides or value_of(run, new) is None else new
 
 
 def _balance(run: Run, dealing: Dealing) -> Adjustable | None:
