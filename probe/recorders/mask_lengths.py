@@ -27,11 +27,16 @@ def copied(mask: torch.Tensor) -> Any:
     itself and takes 3, but whoever watches torch's functions would see it.
     """
     if type(mask) is torch.Tensor and mask.dtype in _IN_NUMPY and not mask.requires_grad:
-        if not (_watched() or _modes() or _profiler._is_profiler_enabled):
+        if unnoticed():
             return mask.clone()
         with contextlib.suppress(RuntimeError, TypeError):  # such as a tensor under torch.func
             return mask.numpy().copy()
     return mask.detach().clone()
+
+
+def unnoticed() -> bool:
+    """Whether nobody watches torch's functions, who would see those that a recorder calls."""
+    return not (_watched() or _modes() or _profiler._is_profiler_enabled)
 
 
 def _always() -> int:

@@ -47,6 +47,22 @@ class Times(NamedTuple):
         """Of which samples both are known, bool (n,)."""
         return np.asarray((self.begin_ns > UNTOLD) & (self.end_ns >= self.begin_ns))
 
+    def own(self, at: Array) -> dict[str, list[int | None]]:
+        """``begin_ns`` and ``end_ns`` of some samples, None where they aren't known; nothing where both are the whole
+        batch's.
+
+        Args:
+            at: Which samples, int64 (k,).
+        """
+        if self.together:
+            return {}
+        known = self.known[at].tolist()
+        told = {"begin_ns": self.begin_ns[at].tolist(), "end_ns": self.end_ns[at].tolist()}
+        return {
+            name: [one if held else None for one, held in zip(values, known, strict=True)]
+            for name, values in told.items()
+        }
+
 
 class Answers(NamedTuple):
     """What is known of the samples of a batch; None is not recorded.

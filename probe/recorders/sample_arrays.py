@@ -9,7 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from probe.recorders.mask_lengths import unnoticed
+
 Array = npt.NDArray[Any]
+
+#: Tensors up to so many numbers are copied by torch, as small masks are; for larger ones it would wake its threads.
+_SMALL: Final = 16_384
 
 #: Most numbers of one array that are copied from a device; larger ones are left out, and count as unknown.
 MOST_FROM_DEVICE: Final = 2**24
@@ -86,6 +91,8 @@ def _of_tensor(value: torch.Tensor, waiting: list[Any], *, flags: bool) -> Any:
     if value.device.type == "cpu":
         if value.dtype == torch.bfloat16:  # which numpy doesn't know
             return value.float()
+        if value.numel() <= _SMALL and unnoticed():  # what isn't 0 is looked for later, off the training thread
+            return value.clone()
         # In numpy, in this one thread: torch would wake all of its threads.
         return np.not_equal(value.numpy(), 0) if flags else value.numpy().copy()
     if value.device.type != "cuda" or value.numel() > MOST_FROM_DEVICE or torch.cuda.is_current_stream_capturing():

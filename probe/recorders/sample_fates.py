@@ -15,6 +15,20 @@ _CODE: Final = {fate: code for code, fate in enumerate(FATES)}
 OF_ANSWERS: Final = FATES[: _CODE["dropped"] + 1]
 
 
+class _Sums(NamedTuple):
+    """What the passes over a batch add up to.
+
+    Attributes:
+        of_row: Passes of each answer, int64 (n,).
+        known: Of these, how many tell what was held back, int64 (n,).
+        clipped: In how many passes each token was held back, int64 (tokens,).
+    """
+
+    of_row: Array
+    known: Array
+    clipped: Array
+
+
 class Passes:
     """How often the tokens of a batch were trained, and how often the loss held them back.
 
@@ -26,16 +40,24 @@ class Passes:
     def __init__(self, layout: Layout, expected: int | None = None) -> None:
         self._layout = layout
         self._expected = 0 if expected is None else expected
-        self.told = False  #: whether anybody has told of any pass
-        self.of_row: Array = np.zeros(len(layout.lengths), np.int64)  #: passes of each answer
-        self._known: Array = np.zeros(len(layout.lengths), np.int64)  # passes whose clipping is known
-        self._clipped: Array = np.zeros(layout.tokens, np.int32)  # of each token
+        self._told: list[tuple[Array, list[Array] | Array | None]] = []
+        self._sums: _Sums | None = None
         self.micro_batches: list[list[int]] = [[] for _ in layout.lengths]
 
     @property
+    def told(self) -> bool:
+        """Whether anybody has told of any pass."""
+        return bool(self._told)
+
+    @property
+    def of_row(self) -> Array:
+        """Passes of each answer, int64 (n,)."""
+        return self._added_up().of_row
+
+    @property
     def clipped(self) -> Array:
-        """In how many passes each token was held back, int32 (tokens,)."""
-        return self._clipped
+        """In how many passes each token was held back, int64 (tokens,)."""
+        return self._added_up().clipped
 
     def add(self, rows: Array, clipped: list[Array] | Array | None, micro_batch: int | None) -> None:
         """One micro-batch was trained; rows that the batch hasn't are left out.
@@ -48,24 +70,53 @@ class Passes:
         rows = np.asarray(rows).astype(np.int64).reshape(-1)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self._layout.lengths)):
             return
-        self.told = True
-        np.add.at(self.of_row, rows, 1)
+        self._told.append((rows, clipped))
+        self._sums = None
+        number = -1 if micro_batch is None else micro_batch
         for row in rows.tolist():
-            self.micro_batches[row].append(-1 if micro_batch is None else micro_batch)
-        flat = self._layout.flat(clipped, rows)
-        if flat is None:
-            return
-        np.add.at(self._known, rows, 1)
-        begins, lengths = self._layout.begins[rows], self._layout.lengths[rows]
-        places = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
-        np.add.at(self._clipped, places, (flat != 0).astype(np.int32))
+            self.micro_batches[row].append(number)
+
+    def _added_up(self) -> _Sums:
+        """All passes at once: each by itself takes a dozen calls of NumPy."""
+        if self._sums is None:
+            answers, tokens = len(self._layout.lengths), self._layout.tokens
+            every = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in self._told)])
+            rows, flat = self._together()
+            begins, lengths = self._layout.begins[rows], self._layout.lengths[rows]
+            held = np.flatnonzero(flat)
+            places = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)[held] + held
+            self._sums = _Sums(
+                np.bincount(every, minlength=answers),
+                np.bincount(rows, minlength=answers),
+                np.bincount(places, minlength=tokens),
+            )
+        return self._sums
+
+    def _together(self) -> tuple[Array, Array]:
+        """Answers of the passes that tell what was held back, and their tokens: whether they were, one pass behind the
+        other.
+        """
+        told = [(rows, clipped) for rows, clipped in self._told if clipped is not None]
+        shapes = {clipped.shape[1:] if isinstance(clipped, np.ndarray) else None for _, clipped in told}
+        if len(told) > 1 and len(shapes) == 1 and None not in shapes:
+            rows = np.concatenate([one for one, _ in told])
+            flat = self._layout.flat(np.concatenate([clipped for _, clipped in told]), rows)
+            if flat is not None and all(len(clipped) == len(one) for one, clipped in told):
+                return rows, flat
+        alone = [(rows, self._layout.flat(clipped, rows)) for rows, clipped in told]
+        known = [(rows, flat) for rows, flat in alone if flat is not None]
+        none = np.empty(0, np.int64)
+        return np.concatenate([none, *(rows for rows, _ in known)]), np.concatenate(
+            [none, *(flat for _, flat in known)]
+        )
 
     def outcome(self) -> tuple[Array, Array]:
         """Of each token whether some pass followed it, and whether all of its passes held it back, bool (tokens,)."""
         row_of = self._layout.row_of
-        known, passes = self._known[row_of], self.of_row[row_of]
+        sums = self._added_up()
+        known, passes = sums.known[row_of], sums.of_row[row_of]
         whole = (passes > 0) & (passes >= self._expected)
-        return known > self._clipped, whole & (known == passes) & (self._clipped == passes)
+        return known > sums.clipped, whole & (known == passes) & (sums.clipped == passes)
 
     @property
     def untrained(self) -> Array:

@@ -376,6 +376,8 @@ def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
         columns["masked"] = (batch.loss_tokens[at] == 0).tolist()
     if batch.passes.told:
         columns["passes"] = batch.passes.of_row[at].tolist()
+    if told.times is not None:
+        columns |= told.times.own(at)
     for name in ("truncated", "has_error"):
         flags = told.arrays[name].array()
         if flags is not None:
@@ -425,8 +427,6 @@ def _name(row: Sample, batch: _Batch, place: int) -> None:
     row.trainable = False if row.dropped else None if row.masked is None else not row.masked
     row.micro_batches = batch.passes.micro_batches[place]
     row.replica = "" if told.replicas is None else told.replicas[place]
-    if told.times is not None and not told.times.together and told.times.known[place]:
-        row.begin_ns, row.end_ns = int(told.times.begin_ns[place]), int(told.times.end_ns[place])
     if told.ended is not None:
         row.ended = told.ended[place]
         if row.truncated is None and row.ended:
