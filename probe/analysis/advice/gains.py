@@ -42,7 +42,9 @@ class Gain:
         value, reach = self.seconds
         if not value and not reach:  # no term of its time is changed by it
             return ""
-        return f", {'−' if value >= 0 else '+'}{seconds(abs(value))} ± {seconds(reach)} a step"
+        size = seconds(abs(value))
+        sign = "" if size == seconds(0) else "−" if value > 0 else "+"
+        return f", {sign}{size} ± {seconds(reach)} a step"
 
 
 def step_seconds(shares: Mapping[str | None, tuple[float, float]]) -> float | None:
