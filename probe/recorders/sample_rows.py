@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -363,8 +363,9 @@ def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
 
 
 def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
-    told, at = batch.told, np.array(list(kept), np.int64)
-    columns: dict[str, list[Any]] = {"row": at.tolist(), "response_tokens": batch.layout.lengths[at].tolist()}
+    told, places = batch.told, list(kept)
+    at = np.array(places, np.int64)
+    columns: dict[str, list[Any]] = {"row": places, "response_tokens": batch.layout.lengths[at].tolist()}
     columns |= {name: _wholes(batch.number(told_as), at) for name, told_as in _WHOLE.items()}
     columns |= _numbers(batch, at)
     by_fate = batch.counts[at]
@@ -382,11 +383,18 @@ def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
         flags = told.arrays[name].array()
         if flags is not None:
             columns[name] = flags[at].tolist()
+    columns |= _in_words(batch, places)
+    if "ended" in columns and "truncated" not in columns:
+        columns["truncated"] = [one == "length" if one else None for one in columns["ended"]]
+    whole = columns.get("masked", [None] * len(places))
+    columns["trainable"] = [
+        False if dropped else None if masked is None else not masked
+        for dropped, masked in zip(columns["dropped"], whole, strict=True)
+    ]
+    columns["chosen_by"] = list(kept.values())
     names = list(columns)
-    for values, (place, reason) in zip(zip(*columns.values(), strict=True), kept.items(), strict=True):
-        row = Sample(batch_id=told.batch_id, chosen_by=reason, **dict(zip(names, values, strict=True)))
-        _name(row, batch, place)
-        yield row
+    for values in zip(*columns.values(), strict=True):
+        yield Sample(batch_id=told.batch_id, **dict(zip(names, values, strict=True)))
 
 
 #: Whole numbers of a sample, and what ``probe.samples`` calls them.
@@ -418,26 +426,24 @@ def _numbers(batch: _Batch, at: Array) -> dict[str, list[Any]]:
     return found
 
 
-def _name(row: Sample, batch: _Batch, place: int) -> None:
-    """What is said of an answer in words."""
-    told = batch.told
-    row.uid = "" if told.uids is None else told.uids[place]
-    row.group = "" if told.groups is None else told.groups[place]
-    row.dropped = _dropped(told, place, batch)
-    row.trainable = False if row.dropped else None if row.masked is None else not row.masked
-    row.micro_batches = batch.passes.micro_batches[place]
-    row.replica = "" if told.replicas is None else told.replicas[place]
-    if told.ended is not None:
-        row.ended = told.ended[place]
-        if row.truncated is None and row.ended:
-            row.truncated = row.ended == "length"
-    row.prompt_text, row.response_text = _text(told, "prompts", place), _text(told, "responses", place)
-    row.prompt_ids, row.response_ids = _ids(told, "prompt_ids", place), _ids(told, "response_ids", place)
-
-
-def _dropped(told: Told, at: int, batch: _Batch) -> str:
-    word = told.dropped if isinstance(told.dropped, str | None) else told.dropped[at]
-    return word or ("untrained" if batch.passes.untrained[at] else "")
+def _in_words(batch: _Batch, places: list[int]) -> dict[str, list[Any]]:
+    """Columns of what is said of answers in words, and of the micro-batches that trained them."""
+    told, untrained = batch.told, batch.passes.untrained.tolist()
+    names = {"uid": told.uids, "group": told.groups, "replica": told.replicas, "ended": told.ended}
+    lists: dict[str, Sequence[Any]] = {name: values for name, values in names.items() if values is not None}
+    columns = {name: [values[at] for at in places] for name, values in lists.items()}
+    columns["micro_batches"] = [batch.passes.micro_batches[at] for at in places]
+    words = _words(told)
+    columns["dropped"] = [words[at] or ("untrained" if untrained[at] else "") for at in places]
+    for name, told_as in (("prompt_text", "prompts"), ("response_text", "responses")):
+        if told_as in told.texts:
+            columns[name] = [str(told.texts[told_as][at]) for at in places]
+    if told.keeps_ids:
+        for name in ("prompt_ids", "response_ids"):
+            rows = told.arrays[name].rows()
+            if rows is not None:
+                columns[name] = [[int(one) for one in rows[at]] for at in places]
+    return columns
 
 
 def _of(batch: _Batch, at: int) -> slice:
@@ -455,15 +461,6 @@ def _floats(values: Array) -> list[float | None]:
 
 def _wholes(values: Array | None, at: Array) -> list[int | None]:
     return [None] * len(at) if values is None else [int(x) if math.isfinite(x) else None for x in values[at].tolist()]
-
-
-def _text(told: Told, name: str, at: int) -> str | None:
-    return str(told.texts[name][at]) if name in told.texts else None
-
-
-def _ids(told: Told, name: str, at: int) -> list[int]:
-    rows = told.arrays[name].rows() if told.keeps_ids else None
-    return [] if rows is None else [int(one) for one in rows[at]]
 
 
 def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[TokenBlock]:
