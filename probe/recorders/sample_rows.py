@@ -366,7 +366,8 @@ def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
     told, places = batch.told, list(kept)
     at = np.array(places, np.int64)
     columns: dict[str, list[Any]] = {"row": places, "response_tokens": batch.layout.lengths[at].tolist()}
-    columns |= {name: _wholes(batch.number(told_as), at) for name, told_as in _WHOLE.items()}
+    wholes = {name: batch.number(told_as) for name, told_as in _WHOLE.items()}
+    columns |= {name: _wholes(values, at) for name, values in wholes.items() if values is not None}
     columns |= _numbers(batch, at)
     by_fate = batch.counts[at]
     columns["dropped_tokens"] = by_fate[:, : len(OF_ANSWERS)].sum(1).tolist()
@@ -459,8 +460,8 @@ def _floats(values: Array) -> list[float | None]:
     return found
 
 
-def _wholes(values: Array | None, at: Array) -> list[int | None]:
-    return [None] * len(at) if values is None else [int(x) if math.isfinite(x) else None for x in values[at].tolist()]
+def _wholes(values: Array, at: Array) -> list[int | None]:
+    return [int(x) if math.isfinite(x) else None for x in values[at].tolist()]
 
 
 def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[TokenBlock]:

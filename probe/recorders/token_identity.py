@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,8 @@ from probe.same_tokens import Compared, compared
 
 #: Changed answers of a batch that are named, at most.
 NAMED: Final = 64
+
+_TRAINED, _SAMPLED, _CHANGED, _TOKEN = map(attrgetter, ("trained", "sampled", "changed", "token"))
 
 
 def compared_answers(
@@ -34,7 +37,7 @@ def compared_answers(
     # As many sampled as response tokens, and some left out: whether each stands in its place is to be looked at.
     same &= (inside == layout.lengths) | (many != layout.lengths)
     begins = np.cumsum(many) - many
-    found = [Compared(*both) for both in zip(inside.tolist(), many.tolist(), strict=True)]
+    found = list(map(Compared, inside.tolist(), many.tolist()))
     for at in np.flatnonzero(~same).tolist():
         here = slice(layout.begins[at], layout.begins[at] + layout.lengths[at])
         theirs = drawn[begins[at] : begins[at] + many[at]].tolist()
@@ -91,15 +94,15 @@ def identity(
         uids: Of these answers.
         keeps_ids: Whether the row may hold token ids.
     """
-    changed = [at for at, one in enumerate(found) if one.token is not None]
+    changed = [at for at, token in enumerate(map(_TOKEN, found)) if token is not None]
     row = TokenIdentity(
         batch_id=batch_id,
         source=source,
         answers=len(found),
-        trained_tokens=sum(one.trained for one in found),
-        sampled_tokens=sum(one.sampled for one in found),
+        trained_tokens=sum(map(_TRAINED, found)),
+        sampled_tokens=sum(map(_SAMPLED, found)),
         changed_answers=len(changed),
-        changed_tokens=sum(one.changed for one in found),
+        changed_tokens=sum(map(_CHANGED, found)),
         changed_rows=[] if places is None else [places[at] for at in changed[:NAMED]],
     )
     if changed:
