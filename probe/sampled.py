@@ -29,7 +29,8 @@ TRAINED: Final = point(
 TIMED: Final = point(
     "samples.timed",
     "samples have ended in a process that knows only their times; carries step, phase, source, begin_ns, end_ns and "
-    "replicas of each; also uids and compared, for samples whose trained tokens were compared with the sampled ones",
+    "replicas of each; also their tokens, None if unknown, and uids and compared, for samples whose trained tokens "
+    "were compared with the sampled ones",
 )
 
 #: Why an answer never reaches the loss; other words are counted together.

@@ -43,4 +43,5 @@ def _tell(begin: int, step: int) -> None:
     many = len(ends)
     names = [name for name in REPLICAS for _ in range(ANSWERS)]
     told: dict[str, Any] = {"replicas": names, "weight_versions": [step - 1] * many, "trainer_version": step}
-    probe.samples([8] * many, begin_ns=[begin] * many, end_ns=ends, **told)
+    tokens = [(end - begin) * 4 // SECOND for end in ends]  # one each quarter of a second
+    probe.samples(tokens, begin_ns=[begin] * many, end_ns=ends, **told)

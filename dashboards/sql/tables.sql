@@ -287,7 +287,7 @@ from read_parquet(coalesce(getvariable('token_blocks_files'), getvariable('proce
 where getvariable('token_blocks_files') is not null;
 
 create or replace view rollouts_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", coalesce("replica", '') as "replica", "samples", coalesce("timed", 0) as "timed", coalesce("together", false) as "together", "begin_ns", "end_ns", "median_ns", "ninth_decile_ns", "longest_ns", coalesce("requests_begin_ns", []) as "requests_begin_ns", coalesce("requests_end_ns", []) as "requests_end_ns", "trainer_version", coalesce("weight_versions", []) as "weight_versions", coalesce("version_samples", []) as "version_samples", "compared_tokens", coalesce("minus_log_ratio_sum", 0.0) as "minus_log_ratio_sum", coalesce("k3_sum", 0.0) as "k3_sum", coalesce("ratio_sum", 0.0) as "ratio_sum", coalesce("ratio_squares_sum", 0.0) as "ratio_squares_sum", coalesce("below_tokens", 0) as "below_tokens", coalesce("above_tokens", 0) as "above_tokens", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", coalesce("replica", '') as "replica", "samples", coalesce("timed", 0) as "timed", coalesce("together", false) as "together", "begin_ns", "end_ns", "median_ns", "ninth_decile_ns", "longest_ns", coalesce("requests_begin_ns", []) as "requests_begin_ns", coalesce("requests_end_ns", []) as "requests_end_ns", coalesce("requests_tokens", []) as "requests_tokens", coalesce("requests_right", []) as "requests_right", "trainer_version", coalesce("weight_versions", []) as "weight_versions", coalesce("version_samples", []) as "version_samples", "compared_tokens", coalesce("minus_log_ratio_sum", 0.0) as "minus_log_ratio_sum", coalesce("k3_sum", 0.0) as "k3_sum", coalesce("ratio_sum", 0.0) as "ratio_sum", coalesce("ratio_squares_sum", 0.0) as "ratio_squares_sum", coalesce("below_tokens", 0) as "below_tokens", coalesce("above_tokens", 0) as "above_tokens", "wall_ns"
 from read_parquet(coalesce(getvariable('rollouts_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -312,6 +312,8 @@ from read_parquet(coalesce(getvariable('rollouts_files'), getvariable('process_f
   'longest_ns': {name: 'longest_ns', type: 'BIGINT', default_value: NULL},
   'requests_begin_ns': {name: 'requests_begin_ns', type: 'BIGINT[]', default_value: NULL},
   'requests_end_ns': {name: 'requests_end_ns', type: 'BIGINT[]', default_value: NULL},
+  'requests_tokens': {name: 'requests_tokens', type: 'BIGINT[]', default_value: NULL},
+  'requests_right': {name: 'requests_right', type: 'BIGINT[]', default_value: NULL},
   'trainer_version': {name: 'trainer_version', type: 'BIGINT', default_value: NULL},
   'weight_versions': {name: 'weight_versions', type: 'BIGINT[]', default_value: NULL},
   'version_samples': {name: 'version_samples', type: 'BIGINT[]', default_value: NULL},

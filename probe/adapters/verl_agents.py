@@ -55,7 +55,8 @@ class Samples:
     Attributes:
         running: How many are under way.
         tallies: What was counted, by the timer's name.
-        ended: Of each sample that has ended its begin, its end, both monotonic nanoseconds, and its engine.
+        ended: Of each sample that has ended its begin, its end, both monotonic nanoseconds, its engine, and the tokens
+            that were sampled.
         compared: Of these, by name.
     """
 
@@ -64,7 +65,7 @@ class Samples:
         self.phase = phase
         self.running = 0
         self.tallies: dict[str, Tally] = {}
-        self.ended: list[tuple[int, int, str]] = []
+        self.ended: list[tuple[int, int, str, int]] = []
         self.compared: list[tuple[str, Compared]] = []
 
 
@@ -158,7 +159,7 @@ def _end(samples: Samples, request: Request | None) -> None:
     """A sample has ended; of one that failed there is no request."""
     with _lock:
         if request is not None:
-            samples.ended.append((request.begin_ns, time.monotonic_ns(), request.replica))
+            samples.ended.append((request.begin_ns, time.monotonic_ns(), request.replica, len(request.drawn)))
             samples.compared += request.compared
         samples.running -= 1
         if samples.running:
@@ -168,11 +169,12 @@ def _end(samples: Samples, request: Request | None) -> None:
         source = "verl.simple_timer"
         tell_counted(tally, name=name, source=source, step=samples.step, phase=samples.phase, role=ROLE)
     if TIMED.listeners and samples.ended and samples.phase != "testing":
-        begin_ns, end_ns, replicas = zip(*samples.ended, strict=True)
+        begin_ns, end_ns, replicas, tokens = zip(*samples.ended, strict=True)
         about = {"step": samples.step, "phase": samples.phase, "source": "verl.AgentLoopWorker"}
         names, found = zip(*samples.compared, strict=True) if samples.compared else ((), ())
         told = {"uids": list(names), "compared": list(found)}
-        emit(TIMED, begin_ns=list(begin_ns), end_ns=list(end_ns), replicas=list(replicas), **told, **about)
+        told |= {"begin_ns": list(begin_ns), "end_ns": list(end_ns), "replicas": list(replicas)}
+        emit(TIMED, tokens=list(tokens) if all(tokens) else None, **told, **about)
 
 
 def _be_an_agent_loop() -> None:

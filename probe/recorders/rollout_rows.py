@@ -74,6 +74,8 @@ class Answers(NamedTuple):
         trainer_version: Of the trainer.
         row_of: Of each compared token its sample, int64 (tokens,).
         log_ratio: Of each compared token, float64 (tokens,), finite.
+        tokens: Response tokens of each, int64 (n,).
+        rewards: Of each, float64 (n,).
     """
 
     replicas: Sequence[str] | None = None
@@ -82,6 +84,16 @@ class Answers(NamedTuple):
     trainer_version: int | None = None
     row_of: Array | None = None
     log_ratio: Array | None = None
+    tokens: Array | None = None
+    rewards: Array | None = None
+
+    @property
+    def right(self) -> Array | None:
+        """Which have the larger reward, bool (n,), where there are two; else None."""
+        if self.rewards is None:
+            return None
+        kinds = np.unique(self.rewards)  # of which all NaN are one
+        return np.asarray(self.rewards == kinds[1]) if len(kinds) == 2 and np.isfinite(kinds).all() else None
 
 
 def times_of(begin_ns: Any, end_ns: Any, count: int) -> Times | None:
@@ -140,7 +152,7 @@ def rollouts(answers: Answers, count: int, batch_id: int, source: str) -> Iterat
         row = Rollout(batch_id=batch_id, source=source, replica=name, samples=int(held.sum()))
         row.trainer_version = answers.trainer_version
         if answers.times is not None:
-            _time(row, answers.times, held, every)
+            _time(row, answers, answers.times, held, every)
         if answers.weight_versions is not None:
             _count_versions(row, answers.weight_versions[held])
         if answers.log_ratio is not None and answers.row_of is not None:
@@ -148,7 +160,7 @@ def rollouts(answers: Answers, count: int, batch_id: int, source: str) -> Iterat
         yield row
 
 
-def _time(row: Rollout, times: Times, held: Array, every: int) -> None:
+def _time(row: Rollout, answers: Answers, times: Times, held: Array, every: int) -> None:
     held = held & times.known
     begin, end = times.begin_ns[held], times.end_ns[held]
     if not len(begin):
@@ -163,6 +175,11 @@ def _time(row: Rollout, times: Times, held: Array, every: int) -> None:
     order = np.lexsort((begin, end))[::-1][::every][::-1]
     row.requests_begin_ns = (begin[order] - row.begin_ns).tolist()
     row.requests_end_ns = (end[order] - row.begin_ns).tolist()
+    if answers.tokens is not None:
+        row.requests_tokens = answers.tokens[held][order].tolist()
+    right = answers.right
+    if right is not None:
+        row.requests_right = right[held][order].astype(int).tolist()
 
 
 def rank(count: int, tenths: int) -> int:

@@ -295,6 +295,8 @@ def _rollouts(batch: _Batch) -> Iterator[Rollout]:
         told.trainer_version,
         None if inside is None else of[inside],
         None if inside is None or difference is None else difference[inside],
+        batch.layout.lengths,
+        batch.number("rewards"),
     )
     return rollouts(answers, told.answers, told.batch_id, told.source)
 

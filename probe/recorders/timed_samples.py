@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from probe.hooks import Event
 from probe.recorders.recorder import Recorder
 from probe.recorders.rollout_rows import Answers, rollouts, times_of
@@ -21,7 +23,8 @@ class TimedSamplesRecorder(Recorder):
         """The times as they were told and what was compared, in the step that they were told for."""
         given = event.values
         count = len(given["begin_ns"])
-        answers = Answers(given["replicas"], times_of(given["begin_ns"], given["end_ns"], count))
+        times, tokens = times_of(given["begin_ns"], given["end_ns"], count), given.get("tokens")
+        answers = Answers(given["replicas"], times, tokens=None if tokens is None else np.array(tokens, np.int64))
         rows: list[Row] = list(rollouts(answers, count, -1, given["source"]))
         if given.get("compared"):
             rows.append(identity(given["compared"], None, -1, given["source"], given["uids"], keeps_ids=False))

@@ -109,6 +109,9 @@ class Rollout(Row, kw_only=True, tag="rollouts"):
     longest_ns: int | None = None
     requests_begin_ns: list[int] = field(default_factory=list)
     requests_end_ns: list[int] = field(default_factory=list)
+    requests_tokens: list[int] = field(default_factory=list)  #: of the response, in the same order; [] where unknown
+    #: likewise, 1 where it has the larger reward of a batch that has two different ones, else 0; [] where it has others
+    requests_right: list[int] = field(default_factory=list)
     trainer_version: int | None = None  #: of the weights that the trainer has as it trains these samples
     weight_versions: list[int] = field(default_factory=list)  #: of the weights that sampled, each once
     version_samples: list[int] = field(default_factory=list)  #: how many samples of each

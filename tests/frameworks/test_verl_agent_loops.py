@@ -235,6 +235,8 @@ def test_13_tokens_of_a_trajectory_that_no_engine_sampled_are_told_exactly(attac
     # Of the third sample both trajectories were compared, the second of which leaves out the first turn.
     assert (row["step"], row["source"], row["answers"]) == (2, "verl.AgentLoopWorker", 4)
     assert (row["trained_tokens"], row["changed_answers"], row["changed_tokens"]) == (4 + 4 + 4 + 2, 1, 3)
+    tokens = [one for told in session.run.rollouts["requests_tokens"] for one in told]
+    assert (len(tokens), min(tokens) > 0) == (3, True)  # of each sample that trains, all that engines sampled
     assert (row["first_uid"], row["first_token"]) == ("p1_0_0", 1)
     found = session.run.findings().named("not_sampled")
     assert found is not None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from probe import text as words
 from probe.analysis.long_tail.markup import html_of
+from probe.analysis.long_tail.rules import Rule, rules_of
 from probe.analysis.long_tail.tail import Step
-from probe.analysis.long_tail.wording import cells
+from probe.analysis.long_tail.wording import RULE_COLUMNS, RULE_NOTE, cells, rule_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +56,11 @@ class LongTail:
             return newest[len(newest) // 2]
         timed = [one for one in self.steps if one.begin_ns is not None]
         return (timed or list(self.steps))[-1]
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """What other rules for the longest answers would have saved the step that is drawn."""
+        return rules_of(self.shown)
 
     @property
     def sentence(self) -> str:
@@ -141,22 +149,27 @@ class LongTail:
             "staleness": {str(behind): samples for behind, samples in self.staleness.items()},
             "steps": [_step(one) for one in self.steps],
             "replicas": [_replica(step, at) for step in self.steps for at in range(len(step.replicas))],
+            "rules": [_rule(one, self.shown) for one in self.rules],
         }
 
     def __repr__(self) -> str:
         head = ("replica", "answers", "median", "90 %", "longest", "in the tail", "idle in it")
-        lines = [head, *(cells(self.shown, at) for at in range(len(self.shown.replicas)))]
-        widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-        table = [
-            "  ".join(
-                one.ljust(w) if not at else one.rjust(w) for at, (one, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        return "\n".join([self.sentence, "", f"step {self.shown.step}:", *table, "", *self.notes]).rstrip()
+        table = _table([head, *(cells(self.shown, at) for at in range(len(self.shown.replicas)))], ">" * 6)
+        said = [self.sentence, "", f"step {self.shown.step}:", *table, "", *self.notes]
+        if self.rules:
+            rows = [RULE_COLUMNS, *(rule_cells(one, self.shown) for one in self.rules)]
+            said += ["", *_table(rows, "><"), "", *textwrap.wrap(RULE_NOTE, 100)]
+        return "\n".join(said).rstrip()
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+
+def _table(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Lines of columns, the first on the left side and the others as ``sides`` has them."""
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    shapes = [f"{side}{width}" for side, width in zip(f"<{sides}", widths, strict=True)]
+    return ["  ".join(map(format, line, shapes)).rstrip() for line in lines]
 
 
 def _seconds(value: int | None) -> float | None:
@@ -184,6 +197,12 @@ def _step(one: Step) -> dict[str, Any]:
         "staleness_mean": behind / samples if samples else None,
         "staleness_largest": max(one.staleness) if samples else None,
     }
+
+
+def _rule(one: Rule, step: Step) -> dict[str, Any]:
+    told = one._asdict()
+    saved, reach = (_seconds(told.pop(name)) for name in ("saved_ns", "reach_ns"))
+    return {"step": step.step, **told, "saved_s": saved, "reach_s": reach}
 
 
 def _replica(step: Step, at: int) -> dict[str, Any]:

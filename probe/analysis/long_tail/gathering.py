@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from probe.analysis.ledger.slots import SAMPLING
 from probe.analysis.long_tail.tail import Phase, Requests, Step, covered, step_of
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 _ROLLOUTS: Final = """
 select step, process, coalesce(wall_ns, time_ns) - time_ns as anchor_ns, batch_id, replica, samples, timed, together,
-       begin_ns, end_ns, requests_begin_ns, requests_end_ns, trainer_version, weight_versions, version_samples
+       begin_ns, end_ns, requests_begin_ns, requests_end_ns, requests_tokens, requests_right,
+       trainer_version, weight_versions, version_samples
 from rollouts where step is not null and {steps} order by step, process, replica
 """
 
@@ -50,6 +52,9 @@ class _Known:
         timed_elsewhere: Samples, by processes that only timed them: the trainer tells of the same.
         timed: With times of their own.
         requests: By replica.
+        tokens: Of each of these requests, in parts as ``requests`` has them, 0 where it isn't known; by replica.
+        right: Likewise which have the larger of two rewards, where ``right_known``.
+        right_known: Whether that is known of all requests so far.
         counts: Samples by replica.
         spans: First begin and last end by replica.
         staleness: Samples by versions behind.
@@ -59,6 +64,9 @@ class _Known:
     timed_elsewhere: int = 0
     timed: int = 0
     requests: dict[str, list[Requests]] = field(default_factory=lambda: defaultdict(list))
+    tokens: dict[str, list[npt.NDArray[np.int64]]] = field(default_factory=lambda: defaultdict(list))
+    right: dict[str, list[npt.NDArray[np.bool_]]] = field(default_factory=lambda: defaultdict(list))
+    right_known: bool = True
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     staleness: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -90,6 +98,30 @@ class _Known:
                     np.asarray(row["requests_end_ns"], np.int64) + base,
                 )
             )
+            self._tell(name, row)
+
+    def _tell(self, name: str, row: Mapping[Any, Any]) -> None:
+        """What else is known of the requests of a row."""
+        many = len(row["requests_end_ns"])
+        tokens, right = (_listed(row[f"requests_{one}"], many) for one in ("tokens", "right"))
+        self.tokens[name].append(np.zeros(many, np.int64) if tokens is None else np.asarray(tokens, np.int64))
+        if right is None:
+            self.right_known = False
+        else:
+            self.right[name].append(np.asarray(right, bool))
+
+    def about(self) -> dict[str, Any]:
+        """What is known of the requests besides their times: fields of :class:`Step`, replica by replica."""
+        told: dict[str, Mapping[str, Sequence[npt.NDArray[Any]]]] = {"tokens": self.tokens}
+        if self.right_known:
+            told["right"] = self.right
+        parts = {name: [one for replica in sorted(held) for one in held[replica]] for name, held in told.items()}
+        return {name: np.concatenate(held) for name, held in parts.items() if held}
+
+
+def _listed(values: Any, many: int) -> Any:
+    """A list of so many values; None where it isn't one, as in runs of before."""
+    return values if hasattr(values, "__len__") and len(values) == many else None
 
 
 def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
@@ -141,6 +173,7 @@ def _step(step: int, known: _Known, scopes: Iterable[Mapping[Any, Any]], others:
         spans=known.spans,
         staleness=dict(sorted(known.staleness.items())),
         others=others,
+        **known.about(),
     )
     scopes = list(scopes)
     whole_step = _intervals(row for row in scopes if row["kind"] == "step")

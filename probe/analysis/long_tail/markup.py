@@ -11,8 +11,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from probe.analysis.long_tail.rules import Rule
 from probe.analysis.long_tail.tail import Phase, Replica, Step
-from probe.analysis.long_tail.wording import cells
+from probe.analysis.long_tail.wording import RULE_COLUMNS, RULE_NOTE, cells, rule_cells
 from probe.text import seconds
 
 _HEAD: Final = "margin:0 0 6px;font-size:16px;line-height:1.5;font-weight:600"
@@ -49,6 +50,10 @@ class Shown(Protocol):
         """The step that is drawn."""
 
     @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What other rules would have saved it."""
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What else has to be known to read the numbers."""
 
@@ -63,7 +68,8 @@ def html_of(found: Shown) -> str:
     notes = "".join(f'<p style="{_SMALL}">{escape(one)}</p>' for one in found.notes)
     return (
         '<div class="probe-long-tail" style="max-width:68em;line-height:1.45;text-align:left;font-size:13px">'
-        f'<p style="{_HEAD}">{escape(found.sentence)}</p>{_figure(step)}{_table(step)}{notes}</div>'
+        f'<p style="{_HEAD}">{escape(found.sentence)}</p>{_figure(step)}{_table(step)}{notes}'
+        f"{_rules(found.rules, step)}</div>"
     )
 
 
@@ -219,4 +225,22 @@ def _table(step: Step) -> str:
         f'<div tabindex="0" role="region" aria-label="Replicas of step {step.step}" style="overflow-x:auto">'
         '<table style="border-collapse:collapse;width:100%;margin-top:8px;font-size:13px"><thead><tr>'
         f'<th scope="col" style="{_LEFT}">Step {step.step}</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _rules(rules: tuple[Rule, ...], step: Step) -> str:
+    if not rules:
+        return ""
+    sides = (_LEFT, _RIGHT, f"{_LEFT};padding-left:24px")
+    head = "".join(f'<th scope="col" style="{side}">{one}</th>' for side, one in zip(sides, RULE_COLUMNS, strict=True))
+    body = "".join(
+        f'<tr><th scope="row" style="{sides[0]}">{escape(what)}</th><td style="{sides[1]}">{escape(saves)}</td>'
+        f'<td style="{sides[2]}">{escape(price)}</td></tr>'
+        for what, saves, price in (rule_cells(one, step) for one in rules)
+    )
+    return (
+        f'<p style="{_HEAD};margin-top:14px;font-size:14px">Step {step.step}, replayed with other rules</p>'
+        f'<div tabindex="0" role="region" aria-label="Step {step.step} with other rules" style="overflow-x:auto">'
+        f'<table style="border-collapse:collapse;width:100%;font-size:13px"><thead><tr>{head}</tr></thead>'
+        f'<tbody>{body}</tbody></table></div><p style="{_SMALL}">{escape(RULE_NOTE)}</p>'
     )

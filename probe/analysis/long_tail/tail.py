@@ -101,6 +101,8 @@ class Step(NamedTuple):
         inside_ns: Of the tail, within the step.
         waited_ns: Of that, while no phase of the trainer but sampling ran: what the tail costs the step.
         staleness: Samples by how many versions their weights were behind the trainer's.
+        tokens: Of each request of the replicas, one behind the other, int64 (n,); below 1 where it isn't known.
+        right: Likewise which have the larger reward of a batch with two, bool (n,); None where it has others.
     """
 
     step: int
@@ -120,6 +122,8 @@ class Step(NamedTuple):
     inside_ns: int | None = None
     waited_ns: int | None = None
     staleness: Mapping[int, int] = {}
+    tokens: Array | None = None
+    right: npt.NDArray[np.bool_] | None = None
 
     @property
     def tail_ns(self) -> int | None:

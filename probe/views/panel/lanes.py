@@ -12,7 +12,7 @@ from probe.analysis.long_tail import LongTail
 from probe.analysis.long_tail.gathering import gathered
 from probe.analysis.long_tail.markup import COLUMNS, extent, lanes, under_way
 from probe.analysis.long_tail.tail import Replica, Step
-from probe.analysis.long_tail.wording import cells
+from probe.analysis.long_tail.wording import RULE_COLUMNS, RULE_NOTE, cells, rule_cells
 from probe.text import count, missing, seconds
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def told(run: Run, step: int) -> dict[str, Any]:
         ``step``; ``sentence`` and ``notes``; ``span``, seconds that are drawn; ``tail``, from and to, null where ends
         of single answers aren't known; ``most``, answers under way at once; ``phases``, each with ``name``, ``from``,
         ``to`` and ``inside``, whether it lies within another; ``head`` and ``lanes`` (:func:`_lane`), of which
-        ``left_out`` more aren't told. Without any times ``lanes`` is [].
+        ``left_out`` more aren't told; ``rules``, null or ``head``, ``rows`` and ``note`` of what other rules for the
+        longest answers would have saved. Without any times ``lanes`` is [].
     """
     found = gathered(run, step, step)
     if not found or found[0].begin_ns is None:
@@ -76,7 +77,13 @@ def told(run: Run, step: int) -> dict[str, Any]:
         "head": list(COLUMNS),
         "lanes": told_lanes,
         "left_out": len(one.replicas) - len(drawn),
+        "rules": _rules(answer),
     }
+
+
+def _rules(answer: LongTail) -> dict[str, Any] | None:
+    rows = [rule_cells(one, answer.shown) for one in answer.rules]
+    return {"head": list(RULE_COLUMNS), "rows": rows, "note": RULE_NOTE} if rows else None
 
 
 def _after(moment: int, first: int) -> float:

@@ -108,6 +108,14 @@ export interface Lanes {
   most?: number;
   head?: string[];
   left_out?: number;
+  rules?: OtherRules | null;
+}
+
+/** What other rules for the longest answers would have saved a step. */
+export interface OtherRules {
+  head: string[];
+  rows: string[][];
+  note: string;
 }
 
 /** A part of a post-mortem. */

@@ -7,7 +7,7 @@ import { StepAsking } from "./step_asking.js";
 import { hue, styleOf } from "./theme.js";
 import { seconds } from "./words.js";
 
-/** @import { Lane, LanePhase, Lanes as Told } from "./finding_types.js" */
+/** @import { Lane, LanePhase, Lanes as Told, OtherRules } from "./finding_types.js" */
 /** @import { Theme } from "./types.js" */
 /** @import { Panel } from "./view.js" */
 
@@ -45,7 +45,8 @@ export class Lanes {
     this.unfolded = node("details", {}, node("summary", { text: "Numbers" }), node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": "The replicas: numbers" }, this.numbers));
     this.note = node("p", { class: "pp-read", role: "status", hidden: true });
     this.notes = node("div", { class: "pp-read" });
-    this.root = node("figure", { class: "pp-lanes", "aria-labelledby": heading, hidden: true }, node("header", {}, this.title, this.sentence), this.note, this.table, this.notes, this.unfolded);
+    this.rules = node("section", { class: "pp-rules", "aria-label": "Replayed with other rules", hidden: true });
+    this.root = node("figure", { class: "pp-lanes", "aria-labelledby": heading, hidden: true }, node("header", {}, this.title, this.sentence), this.note, this.table, this.notes, this.unfolded, this.rules);
   }
 
   destroy() {
@@ -95,6 +96,8 @@ export class Lanes {
     say(this.sentence, told.sentence);
     const some = told.lanes.length > 0;
     for (const one of [this.table, this.notes, this.unfolded]) one.hidden = !some;
+    this.rules.hidden = !told.rules;
+    this.rules.replaceChildren(...(told.rules ? otherRules(told.rules) : []));
     if (!some) return;
     this._draw(told, theme);
     const { head = [] } = told;
@@ -131,6 +134,17 @@ function howToRead({ tail = null, most = 1, left_out = 0 }) {
   if (tail) read.push("Shaded: the tail, from the end of 90 % of the answers to the end of the last. Ticks: answers that end in it. Hatched: the replica has nothing left to do.");
   if (left_out) read.push(`${left_out} more replicas, which ended earlier, aren't drawn.`);
   return read.join(" ");
+}
+
+/**
+ * What other rules would have saved, as a table.
+ * @param {OtherRules} rules
+ */
+export function otherRules({ head, rows, note }) {
+  const columns = head.map((text, at) => node("th", { scope: "col", class: at === 1 ? "pp-number" : null, text }));
+  const lines = rows.map(([what, saves, price]) => node("tr", {}, node("th", { scope: "row", text: what }), node("td", { class: "pp-number", text: saves }), node("td", { text: price })));
+  const table = node("table", {}, node("thead", {}, node("tr", {}, ...columns)), node("tbody", {}, ...lines));
+  return [node("h4", { text: "Replayed with other rules" }), node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": "Other rules: numbers" }, table), node("p", { class: "pp-read", text: note })];
 }
 
 /**
