@@ -26,6 +26,7 @@ class Change:
     gains: tuple[str, ...] = ()  #: what it gave when it was replayed on the run's own batches, a sentence each
     confidence: Confidence | None = None  #: how sure that is; None where it wasn't replayed
     because: str = ""  #: what the confidence rests on
+    when: str = ""  #: when it can be made; "" where it wasn't replayed
 
     def __post_init__(self) -> None:
         for name in ("more", "gains"):  # of what was kept as JSON
@@ -56,7 +57,8 @@ class Change:
         """
         heads = [f"{name}: {spelled(now)} → {spelled(value)}" for name, value, now in self.settings]
         sure = [] if self.confidence is None else [f"confidence {self.confidence}: {self.because}"]
-        said = [textwrap.fill(one, _WIDTH, initial_indent="  ", subsequent_indent="  ") for one in (*self.gains, *sure)]
+        lines = (*self.gains, *([self.when] if self.when else []), *sure)
+        said = [textwrap.fill(one, _WIDTH, initial_indent="  ", subsequent_indent="  ") for one in lines]
         return [*(heads or [self.advice]), *"\n".join(said).splitlines()]
 
     @property

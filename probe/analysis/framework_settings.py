@@ -52,6 +52,12 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "weights_every": {"verl": "trainer.v1.separate_async.parameter_sync_step"},
     "batches_ahead": {"verl": "trainer.v1.separate_async.num_warmup_batches"},
     "samples_by_engine": {"trl": "use_vllm"},
+    "steps": {
+        "verl": "trainer.total_training_steps",
+        "trl": "max_steps",
+        "transformers": "max_steps",
+        "lightning": "max_steps",
+    },
     "fixed_width": {"verl": "data.max_response_length", "trl": "max_length"},
 }
 

@@ -71,6 +71,9 @@ FEWEST_BEFORE: Final = 5
 #: A cause is claimed where it explains as much of the excess.
 EXPLAINS: Final = 0.8
 
+#: Steps at the end whose median is the level of now.
+NOW: Final = 5
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -369,9 +372,23 @@ def _dated(found: Growth, when: Array, height: Array, companions: list[Array], c
     since, total = int(when[begin]), found.bytes_per_step * float(when[-1] - when[begin])
     full = None
     if capacity is not None and found.bytes_per_step > 0:
-        now = float(np.median(height[-5:]))
-        full = int(when[-1] + max(0.0, np.ceil((capacity - now) / found.bytes_per_step)))
+        full = full_step(float(when[-1]), float(np.median(height[-NOW:])), found.bytes_per_step, capacity)
     return replace(found, since=since, total_bytes=total, full_step=full)
+
+
+def full_step(last: float, level_bytes: float, bytes_per_step: float, capacity_bytes: float) -> int:
+    """The first step that would end over a capacity.
+
+    Args:
+        last: The last step that is known.
+        level_bytes: In it, the median of the last :data:`NOW`.
+        bytes_per_step: What comes on top each step, above 0.
+        capacity_bytes: Of what the level fills.
+
+    >>> full_step(100, 30, 5, 50)
+    104
+    """
+    return int(last + max(0.0, np.ceil((capacity_bytes - level_bytes) / bytes_per_step)))
 
 
 def _bend(when: Array, series: Array) -> int:

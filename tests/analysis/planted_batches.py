@@ -42,6 +42,7 @@ class Planted:
     noise: float = 64 * MIB
     gross: float = 0.0  #: share of peaks that are off by gigabytes
     drift: float = 0.0
+    drifts: dict[int, float] = field(default_factory=dict)  #: of a rank, in the place of the others'
     per_micro_batch_s: float = 0.05
     per_token_s: float = 2e-5
     per_square_s: float = 1e-9
@@ -206,7 +207,7 @@ class _Writer:
             + made.per_token * computed
             + made.per_longest * max(cut.lengths)
             + made.per_row * len(cut.lengths)
-            + made.drift * stamp["step"]
+            + made.drifts.get(self.rank, made.drift) * stamp["step"]
             + self.random.normal(0, made.noise)
         )
         if self.apart.random() < made.gross:

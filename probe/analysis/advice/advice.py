@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from probe.analysis.advice.asking import Asking
 from probe.analysis.advice.keys import framework
 from probe.analysis.advice.suggestions import RISK, Advice, Suggestion
+from probe.analysis.advice.when import Times
 from probe.analysis.memory_model import rooms
 from probe.analysis.what_if.answering import Replayer
 from probe.analysis.what_if.settings import Settings
@@ -53,6 +55,8 @@ def advise(run: Run, *, risk: float = RISK, packer: str | None = None) -> Advice
     found += [one for one in (asking.balance(), asking.strict()) if one is not None]
     found.sort(key=lambda one: (one.gain_share is None or one.gain_share >= 0, -(one.gain_share or 0.0)))
     memory = tuple(replayer.memory.values())
+    times = Times(run, memory)
+    found = [replace(one, when=times.of(one.what_if)) for one in found]
     room = tuple(rooms(run, memory))
     return Advice(framework(run), tuple(found), tuple(asking.remarks), memory, asking.limits, risk, room)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from probe.analysis.advice.when import READY, When
 from probe.analysis.change import Change, Confidence
 from probe.analysis.memory_model import MemoryModel, Room
 from probe.analysis.what_if.answering import WhatIf
@@ -35,6 +36,7 @@ class Suggestion:
         confidence: How sure it is.
         because: What the confidence rests on.
         what_if: The replay.
+        when: When it can be made.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class Suggestion:
     confidence: Confidence
     because: str
     what_if: WhatIf
+    when: When = READY
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -60,6 +63,7 @@ class Suggestion:
             "gain_s": None if self.gain_s is None else list(self.gain_s),
             "confidence": self.confidence,
             "because": self.because,
+            "when": self.when.to_dict(),
             "what_if": self.what_if.to_dict(),
         }
 
@@ -84,7 +88,8 @@ class Suggestion:
         """As the change of a finding, which prints the same."""
         told = tuple((key, value, self.before.get(key)) for key, value in self.values.items())
         key, value, now = told[0] if told else (None, None, None)
-        return Change(self.advice, key, value, now, told[1:], self.gains, self.confidence, self.because)
+        when = self.when.told()
+        return Change(self.advice, key, value, now, told[1:], self.gains, self.confidence, self.because, when)
 
     def __repr__(self) -> str:
         return "\n".join(self.change.told)

@@ -40,14 +40,14 @@ _SENTENCES: Final = ("sentence", "why", "alternatives", "missing")
 
 _OF_FINDINGS: Final = frozenset(
     {f"findings.{one}" for one in (*_SENTENCES, "evidence_sql")}
-    | {f"findings.change.{one}" for one in ("advice", "gains", "because")}
+    | {f"findings.change.{one}" for one in ("advice", "gains", "because", "when")}
 )
 
 _OF_WHAT_IF: Final = frozenset({"notes", "refused.why"})
 
 _OF_ADVICE: Final = frozenset(
     {"remarks", "memory.why", "memory.experiment"}
-    | {f"suggestions.{one}" for one in ("advice", "gains", "because")}
+    | {f"suggestions.{one}" for one in ("advice", "gains", "because", "when.told")}
     | {f"suggestions.what_if.{one}" for one in _OF_WHAT_IF}
 )
 

@@ -15,6 +15,7 @@ import pandas as pd
 from probe.analysis.advice.earlier import Earlier, earlier
 from probe.analysis.advice.jointly import Joint, jointly
 from probe.analysis.advice.suggestions import Advice, Suggestion
+from probe.analysis.advice.when import Times
 from probe.analysis.memory_model import MemoryModel, newest
 from probe.analysis.query import same
 from probe.analysis.what_if.answering import Replayer, WhatIf, width_of
@@ -69,7 +70,7 @@ def told(run: Run, advice: Advice) -> dict[str, Any] | None:
     return {
         "caps": [one for one in caps if one is not None][:MOST_PHASES],
         "remarks": [_text(one) for one in advice.remarks[:MOST_PHASES]],
-        "together": _together(replayer, advice),
+        "together": _together(replayer, advice, Times(run, advice.memory)),
         "earlier": _earlier(earlier(run), named=bool(run.info.config)),
     }
 
@@ -186,24 +187,21 @@ def _how_to_read(model: MemoryModel, parallel: int, *, padded: bool, best: int |
 # ------------------------------------------------------------------------------------------- the changes, by gain
 
 
-def _together(replayer: Replayer, advice: Advice) -> dict[str, Any] | None:
+def _together(replayer: Replayer, advice: Advice, times: Times) -> dict[str, Any] | None:
     """The changes by gain, and what they come to together: ``title``, ``sentence``, ``head``, ``rows`` (of each its
-    ``cells``, and whether it is the ``sum`` of the others) and ``notes``.
+    ``cells``, ``when`` it can be made, "ready" or "held", and whether it is the ``sum`` of the others) and ``notes``.
     """
     if not advice.suggestions:
         return None
     memory = {(one.role, one.phase): one for one in advice.memory}
-    lines: list[dict[str, Any]] = [
-        {"cells": [_setting(one), _gained(one.gain_s, one.gain_share), _binding(one.what_if, memory), one.confidence]}
-        for one in advice.suggestions[:MOST_ROWS]
-    ]
+    lines = [_change(one, memory) for one in advice.suggestions[:MOST_ROWS]]
     many = len(advice.suggestions)
     found, sentence, notes = jointly(replayer, advice), "", []
     if isinstance(found, Joint):
         sentence, notes = _sentence(found, many), _left_out(found.left_out)
         which = "All together" if len(found.suggestions) == many else f"{len(found.suggestions)} of them together"
-        cells = [which, _gained(found.gain_s, None), _binding(found.what_if, memory), _risky(found, advice.risk)]
-        lines.append({"cells": cells, "sum": True})
+        cells = [which, _gained(found.gain_s, None), _binding(found.what_if, memory), "replayed together"]
+        lines.append(_line_of(cells, *_together_when(found, times, advice.risk)) | {"sum": True})
         notes += [_text(one) for one in found.what_if.notes]
         if found.what_if.refused:
             notes.append(f"{len(found.what_if.refused)} steps can't be cut so and were left out.")
@@ -212,10 +210,19 @@ def _together(replayer: Replayer, advice: Advice) -> dict[str, Any] | None:
     return {
         "title": "The change" if many == 1 else f"The {many} changes, by gain",
         "sentence": sentence or "Replayed on this run's own batches.",
-        "head": ["Change", "A step", "Peak that binds", "Confidence"],
+        "head": ["Change", "A step", "Peak that binds", "Confidence", "When"],
         "rows": lines,
         "notes": notes,
     }
+
+
+def _change(one: Suggestion, memory: dict[Any, MemoryModel]) -> dict[str, Any]:
+    cells = [_setting(one), _gained(one.gain_s, one.gain_share), _binding(one.what_if, memory), str(one.confidence)]
+    return _line_of(cells, one.when.told(), one.when.state == "ready")
+
+
+def _line_of(cells: list[str], when: str, ready: bool) -> dict[str, Any]:
+    return {"cells": [*cells, when], "when": "ready" if ready else "held"}
 
 
 def _sentence(found: Joint, many: int) -> str:
@@ -274,10 +281,12 @@ def _within(value: float, reach: float) -> str:
     return f"{value:.1f} ± {reach:.1f}"
 
 
-def _risky(found: Joint, most: float) -> str:
-    if found.risk is None or found.risk <= most:
-        return "replayed together"
-    return f"too risky: out of memory in {percent(found.risk)} of runs of 1,000 steps"
+def _together_when(found: Joint, times: Times, most: float) -> tuple[str, bool]:
+    """When all of them can be made at once, in words, and whether that is now."""
+    if found.risk is not None and found.risk > most:
+        return f"too risky: out of memory in {percent(found.risk)} of runs of 1,000 steps", False
+    when = times.of(found.what_if)
+    return when.told("together"), when.state == "ready"
 
 
 # ---------------------------------------------------------------------------------------------- earlier advice

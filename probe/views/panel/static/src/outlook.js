@@ -2,6 +2,7 @@
 // earlier advice. Whoever looks for findings works it out with the advice; a saved copy keeps it.
 
 import { drawn, freshId, node, say } from "./dom.js";
+import { iconOf } from "./kind_icon.js";
 import { wholeTicks } from "./scales.js";
 import { styleOf } from "./theme.js";
 
@@ -71,8 +72,11 @@ function framed(title, sentence, ...content) {
 function listOf(name, title, { sentence, head, rows, notes = [] }) {
   if (!rows.length) return framed(title, sentence);
   const columns = node("tr", {}, ...head.map((text) => node("th", { scope: "col", text })));
-  const lines = rows.map(({ cells, sum = false, held, about = "" }) =>
-    node("tr", { "data-sum": sum, "data-missed": held === false }, ...cells.map((text, at) => cellOf(text, head[at], at ? "" : "row", at === 1 ? about : ""))));
+  const lines = rows.map(({ cells, when, sum = false, held, about = "" }) => {
+    const made = cells.map((text, at) => cellOf(text, head[at], at ? "" : "row", at === 1 ? about : ""));
+    if (when) made.at(-1)?.querySelector("span")?.prepend(iconOf(when === "ready" ? "fine" : "tuning"));
+    return node("tr", { "data-sum": sum, "data-when": when ?? null, "data-missed": held === false }, ...made);
+  });
   const table = node("table", { "data-list": name }, node("thead", {}, columns), node("tbody", {}, ...lines));
   return framed(title, sentence, table, node("div", { class: "pp-read" }, ...notes.map((text) => node("p", { text }))));
 }

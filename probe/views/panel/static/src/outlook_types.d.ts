@@ -32,7 +32,8 @@ export interface OutlookList {
   title?: string;
   sentence: string;
   head: string[];
-  rows: { cells: string[]; sum?: boolean; held?: boolean | null; about?: string }[];
+  /** `when` says whether a change can be made now, in the last of its cells */
+  rows: { cells: string[]; when?: "ready" | "held"; sum?: boolean; held?: boolean | null; about?: string }[];
   notes?: string[];
 }
 
