@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { Alarms } from "../../probe/jupyter/lab/src/alarms.js";
 import { notebookOf, sameAs } from "../../probe/jupyter/lab/src/notebook_cells.js";
 import { ORDERS } from "../../probe/jupyter/lab/src/order.js";
-import { age, inShort, isRecent, mayBeRun, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
+import { age, inShort, isRecent, kindOf, mayBeRun, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
 
 const GIB = 1024 ** 3;
 const NOW = Date.now() / 1000;
@@ -66,6 +66,17 @@ test("2: damaged files are counted, and where not everything was looked for noth
   assert.equal(verdict(judged({ whole: false })), "Nothing was found, but not everything could be looked for.");
 });
 
+test("2: of a healthy run the verdict comes before what was checked, and nothing is called fine where not everything was", () => {
+  const checked = (/** @type {any} */ kind, whole = true) => judged({ worst: /** @type {any} */ ({ kind, sentence: "The largest peak was 9.2 GiB." }), whole });
+  const said = (/** @type {string} */ kind, whole = true) => [kindOf(checked(kind, whole)), plain(verdict(checked(kind, whole)))];
+  assert.deepEqual(said("fine"), ["fine", "Nothing is wrong. The largest peak was 9.2 GiB."]);
+  assert.deepEqual(said("fine", false), ["unknown", "Nothing was found, but not everything could be looked for. The largest peak was 9.2 GiB."]);
+  assert.deepEqual(said("withheld"), ["unknown", "Nothing was found, but not everything could be judged. The largest peak was 9.2 GiB."]);
+  for (const kind of ["alarm", "tuning"]) assert.deepEqual(said(kind), [kind, "The largest peak was 9.2 GiB."]);
+  assert.deepEqual([RUN, judged({ whole: false }), { ...RUN, verdict: null }, { ...RUN, state: /** @type {const} */ ("unknown") }].map(kindOf), ["fine", "unknown", "unknown", "unknown"]);
+  assert.equal(kindOf({ ...RUN, error: "gone" }), "alarm");
+});
+
 test("2: a run.json of another tool is no run, and nobody is told to delete its directory", () => {
   assert.deepEqual(['{"name": "of another tool", "steps": 3}', "[]", "null", "3"].map(mayBeRun), [false, false, false, false]);
   assert.deepEqual(['{"schema_version": 2, "project": "a"}', '{"not'].map(mayBeRun), [true, true]);
@@ -80,6 +91,8 @@ test("2: the list is sorted by age, by name, or the worst first", () => {
     { ...judged({ worst: null }), experiment: "a", started_s: 2 },
     { ...RUN, verdict: null, experiment: "d", started_s: 4 },
   ];
+  const judgedLess = [{ ...judged({ worst: worst("withheld") }), experiment: "e", started_s: 5 }, ...runs];
+  assert.equal(judgedLess.sort(ORDERS.worst).map(({ experiment }) => experiment).join(""), "cbead");
   const sorted = (/** @type {string} */ by) => [...runs].sort(ORDERS[by]).map(({ experiment }) => experiment).join("");
   assert.deepEqual(["newest", "name", "worst"].map(sorted), ["dbac", "abcd", "cbad"]);
 });

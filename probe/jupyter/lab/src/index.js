@@ -23,7 +23,7 @@ import { openNotebook } from "./notebook.js";
 import { PanelTab, panelArea } from "./panel_tab.js";
 import { told, UNREACHED } from "./server.js";
 import { Sidebar } from "./sidebar.js";
-import { inShort, mayBeRun, title } from "./words.js";
+import { inShort, mayBeRun, title, verdict } from "./words.js";
 
 /** @import { JupyterFrontEnd } from "@jupyterlab/application" */
 /** @import { DocumentRegistry } from "@jupyterlab/docregistry" */
@@ -154,7 +154,7 @@ class Plugin {
   }
 
   _sidebar() {
-    const side = new Sidebar(this.listing, { open: (run) => this.open(run), compare: (a, b) => this._compare(a, b), notebook: ({ run, verdict }) => void this._openNotebook(run, verdict?.worst ?? null) }, this.section.root);
+    const side = new Sidebar(this.listing, { open: (run) => this.open(run), compare: (a, b) => this._compare(a, b), notebook: (run) => void this._openNotebook(run.run, run.verdict?.worst ?? null) }, this.section.root);
     side.title.icon = icon;
     side.title.caption = "Runs (probe)";
     this.app.shell.add(side, "left", { rank: 550 });
@@ -173,7 +173,7 @@ class Plugin {
       const run = this.listing.newest;
       item.node.hidden = !run;
       item.node.textContent = run ? inShort(run) || title(run) : "";
-      item.node.title = run ? `${title(run)}: ${run.verdict?.worst?.sentence ?? "live"}` : "";
+      item.node.title = run ? `${title(run)}: ${verdict(run)}` : "";
       item.node.dataset.kind = run?.verdict?.worst?.kind ?? "";
     });
     this.parts.status.registerStatusItem("probe-lab:status", { item, align: "left", rank: 900 });

@@ -11,5 +11,8 @@ export const ORDERS = {
   worst: (a, b) => weight(b) - weight(a) || (b.started_s ?? 0) - (a.started_s ?? 0),
 };
 
+/** @type {Record<string, number>} */
+const WEIGHTS = { alarm: 3, tuning: 2 };
+
 /** @param {Run} run */
-const weight = ({ verdict: found }) => ({ alarm: 3, tuning: 2, fine: 1 })[found?.worst?.kind ?? "fine"] + (found ? 1 : 0);
+const weight = ({ verdict: found }) => (WEIGHTS[found?.worst?.kind ?? ""] ?? 1) + (found ? 1 : 0);

@@ -6,7 +6,7 @@ import { node, say } from "../../../views/panel/static/src/dom.js";
 import { iconOf } from "../../../views/panel/static/src/kind_icon.js";
 import { ORDERS } from "./order.js";
 import { arrange, arrowKeys } from "./rows.js";
-import { age, facts, standing, title, verdict } from "./words.js";
+import { age, facts, kindOf, standing, title, verdict } from "./words.js";
 
 /** @import { Listing } from "./listing.js" */
 /** @import { Run } from "./types.js" */
@@ -97,13 +97,6 @@ function stated(cut, all, shown) {
   if (!all) return "There is no run below this server's directory yet. A training that records one there appears by itself; name other directories in Settings → probe.";
   if (!shown) return "No run fits the filter: empty it to see all.";
   return cut ? "There are more directories than are looked through: name the ones with runs in Settings → probe." : "";
-}
-
-/** What is known of it, as an icon: without rows, or where nobody can look, that is nothing. @param {Run} run */
-function kindOf({ error, state, verdict: found }) {
-  if (error !== null) return "alarm";
-  if (found?.worst) return found.worst.kind;
-  return found && found.failed === null && found.whole && state !== "unknown" ? "fine" : "unknown";
 }
 
 /** One run. */

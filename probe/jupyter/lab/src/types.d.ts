@@ -67,5 +67,5 @@ export interface Run {
   ended: number | null;
   error: string | null;
   /** null where nobody has looked yet */
-  verdict: { worst: (Finding & { kind: "alarm" | "tuning" | "fine" }) | null; alarms: number; all_alarms: Alarm[]; whole: boolean; failed: string | null; last_step: number | null; peak_bytes: number | null; device_bytes: number | null; damaged: number } | null;
+  verdict: { worst: (Finding & { kind: "alarm" | "tuning" | "fine" | "withheld" }) | null; alarms: number; all_alarms: Alarm[]; whole: boolean; failed: string | null; last_step: number | null; peak_bytes: number | null; device_bytes: number | null; damaged: number } | null;
 }

@@ -59,13 +59,37 @@ export function mayBeRun(text) {
   }
 }
 
+/** What is known of it, as an icon: without rows, or where nobody can look, that is nothing. @param {Run} run */
+export function kindOf({ error, state, verdict: found }) {
+  if (error !== null) return "alarm";
+  const kind = found?.worst?.kind;
+  if (kind === "alarm" || kind === "tuning") return kind;
+  return found && kind !== "withheld" && found.failed === null && found.whole && state !== "unknown" ? "fine" : "unknown";
+}
+
+const NOT_ALL = "Nothing was found, but not everything could be looked for.";
+
+/** The verdict comes first; what is in order, or couldn't be judged, stands behind it. @type {Record<string, (sentence: string) => string>} */
+const SAYS = {
+  fine: (sentence) => `Nothing is wrong. ${sentence}`,
+  withheld: (sentence) => `Nothing was found, but not everything could be judged. ${sentence}`,
+};
+
+/** @param {NonNullable<Run["verdict"]>} found */
+function judgement({ worst, whole }) {
+  if (!worst) return whole ? "Nothing was found." : NOT_ALL;
+  const said = worst.sentence.replace(UNIT, "\u00a0");
+  if (worst.kind === "fine" && !whole) return `${NOT_ALL} ${said}`;
+  return SAYS[worst.kind]?.(said) ?? said;
+}
+
 /** @param {Run} run */
 export function verdict({ verdict: found, error, state }) {
   if (error !== null) return `${error.replace(/^run '[^']*': /, "")}. Put the file back from a copy.`;
   if (!found) return "Not looked at yet";
   if (found.failed !== null) return `The findings of this run can't be worked out: ${found.failed}. Open the run: its numbers may still be there.`;
   if (state === "unknown") return "Its training has recorded nothing here: start it, or delete the directory.";
-  const said = found.worst?.sentence.replace(UNIT, "\u00a0") ?? (found.whole ? "Nothing was found." : "Nothing was found, but not everything could be looked for.");
+  const said = judgement(found);
   return found.damaged ? `${said} ${many(found.damaged, "damaged file")} left out: open the run to see what helps.` : said;
 }
 
