@@ -109,19 +109,21 @@ class Search:
 
 
 def is_ours(content: bytes) -> bool:
-    """Whether a run.json may be probe's: it has what probe writes first, or it is torn and nobody can say.
+    """Whether a run.json may be probe's: it has what probe always writes, or it is torn and nobody can say. A schema
+    version alone says nothing: other tools' files have one, too.
 
     Args:
         content: Of the file.
 
-    >>> is_ours(b'{"schema_version": 2, "project": "p"}'), is_ours(b'{"schema_vers'), is_ours(b'{"steps": 3}')
+    >>> is_ours(b'{"schema_version": 2, "project": "p"}'), is_ours(b'{"schema_vers'), is_ours(b'{"schema_version": 2}')
     (True, True, False)
     """
     try:
         told = json.loads(content)
     except ValueError:
         return True
-    return isinstance(told, dict) and "schema_version" in told
+    known = told if isinstance(told, dict) else {}
+    return type(known.get("schema_version")) is int and "project" in known
 
 
 def _below(place: Path) -> Iterator[Path]:

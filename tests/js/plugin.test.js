@@ -78,9 +78,18 @@ test("2: of a healthy run the verdict comes before what was checked, and nothing
 });
 
 test("2: a run.json of another tool is no run, and nobody is told to delete its directory", () => {
-  assert.deepEqual(['{"name": "of another tool", "steps": 3}', "[]", "null", "3"].map(mayBeRun), [false, false, false, false]);
+  const others = ['{"name": "of another tool", "steps": 3}', '{"schema_version": 2, "steps": 3}', '{"schema_version": "2.0", "project": "a"}', "[]", "null", "3"];
+  assert.deepEqual(others.filter(mayBeRun), []);
   assert.deepEqual(['{"schema_version": 2, "project": "a"}', '{"not'].map(mayBeRun), [true, true]);
-  assert.equal(verdict({ ...RUN, error: "run 'a': run.json isn't what probe writes" }), "run.json isn't what probe writes. Put the file back from a copy.");
+  const said = (/** @type {string} */ error) => verdict({ ...RUN, error });
+  assert.equal(said("run 'a': run.json isn't what probe writes: it is torn"), "run.json isn't what probe writes: it is torn. If this is a run of probe, put the file back from a copy.");
+  assert.match(said("run 'a': run.json wasn't written by probe: it has no schema_version"), /^run\.json wasn't .* If this is a run of probe, put /);
+  // What a copy doesn't help against.
+  assert.equal(said("run 'a' has schema version 9; install a newer probe-rl to open it"), "run 'a' has schema version 9; install a newer probe-rl to open it.");
+  assert.equal(said("[Errno 13] Permission denied: 'run.json'"), "[Errno 13] Permission denied: 'run.json'.");
+  const empty = verdict({ ...RUN, state: "unknown" });
+  assert.equal(empty, "Nothing is recorded here yet. The numbers appear by themselves once a training records here.");
+  assert.doesNotMatch(empty, /delete/);
 });
 
 test("2: the list is sorted by age, by name, or the worst first", () => {

@@ -33,17 +33,25 @@ def test_2_a_directory_that_is_none_leaves_the_others(tmp_path: Path):
 
 def test_2_a_run_json_of_another_tool_is_no_run_and_a_torn_one_is(tmp_path: Path):
     run = write_run(tmp_path / "ours", sample_rows(1, 1))
-    for name, content in {"theirs": '{"name": "of another tool", "steps": 3}', "list": "[1]", "torn": '{"sche'}.items():
+    others = {
+        "theirs": '{"name": "of another tool", "steps": 3}',
+        "versioned": '{"schema_version": 2, "steps": 3}',
+        "text": '{"schema_version": "2.0", "project": "a"}',
+        "list": "[1]",
+        "torn": '{"sche',
+        "newer": '{"schema_version": 99, "project": ["a new shape"]}',
+    }
+    for name, content in others.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(content)
     search = Search(Roots([tmp_path]))
-    assert sorted(search.runs()) == [run, tmp_path / "torn"]
+    assert sorted(search.runs()) == [tmp_path / "newer", run, tmp_path / "torn"]
     reading = Reading([str(tmp_path)])
     with pytest.raises(InputError, match=r"theirs/run\.json wasn't written by probe: right-click it"):
         reading.panel("theirs")
     # It may become one, and the other way round.
     (tmp_path / "theirs" / "run.json").write_text((run / "run.json").read_text())
-    assert sorted(search.runs()) == [run, tmp_path / "theirs", tmp_path / "torn"]
+    assert sorted(search.runs()) == [tmp_path / "newer", run, tmp_path / "theirs", tmp_path / "torn"]
 
 
 @pytest.mark.slow

@@ -428,7 +428,7 @@ def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_a
             (root / "broken" / "run.json").write_text('{"not')
             await_that(page, lambda: row(page, "far").count() and row(page, "broken").count())
             await_that(page, lambda: page.locator(".probe-runs li[data-kind=alarm]").count() == 2)
-            expect(row(page, "broken")).to_contain_text("Put the file back from a copy")
+            expect(row(page, "broken")).to_contain_text("If this is a run of probe, put the file back")
             await_that(page, lambda: "No rows yet" in unjudged(page))
             # A part that can't be read is left out of what was found, which says so.
             hurt = write_run(tmp_path / "hurt", sample_rows(1, 3), project="hurt")

@@ -53,7 +53,7 @@ export function standing({ state, since_s: since, error }, now) {
 export function mayBeRun(text) {
   try {
     const told = JSON.parse(text);
-    return told !== null && typeof told === "object" && "schema_version" in told;
+    return typeof told?.schema_version === "number" && "project" in told;
   } catch {
     return true; //  a run's that is damaged: the server says what helps
   }
@@ -65,6 +65,15 @@ export function kindOf({ error, state, verdict: found }) {
   const kind = found?.worst?.kind;
   if (kind === "alarm" || kind === "tuning") return kind;
   return found && kind !== "withheld" && found.failed === null && found.whole && state !== "unknown" ? "fine" : "unknown";
+}
+
+/** A file that isn't what probe writes may be another tool's: nobody is told to change that. */
+const NOT_OURS = /^run\.json (isn't what probe writes|wasn't written by probe)/;
+
+/** Why it can't be read, and what helps. @param {string} error */
+function unreadable(error) {
+  const why = error.replace(/^run '[^']*': /, "");
+  return NOT_OURS.test(why) ? `${why}. If this is a run of probe, put the file back from a copy.` : `${why}.`;
 }
 
 const NOT_ALL = "Nothing was found, but not everything could be looked for.";
@@ -85,10 +94,10 @@ function judgement({ worst, whole }) {
 
 /** @param {Run} run */
 export function verdict({ verdict: found, error, state }) {
-  if (error !== null) return `${error.replace(/^run '[^']*': /, "")}. Put the file back from a copy.`;
+  if (error !== null) return unreadable(error);
   if (!found) return "Not looked at yet";
   if (found.failed !== null) return `The findings of this run can't be worked out: ${found.failed}. Open the run: its numbers may still be there.`;
-  if (state === "unknown") return "Its training has recorded nothing here: start it, or delete the directory.";
+  if (state === "unknown") return "Nothing is recorded here yet. The numbers appear by themselves once a training records here.";
   const said = judgement(found);
   return found.damaged ? `${said} ${many(found.damaged, "damaged file")} left out: open the run to see what helps.` : said;
 }
