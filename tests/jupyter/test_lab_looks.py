@@ -191,6 +191,7 @@ def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: An
         page.evaluate("(direction) => { document.documentElement.dir = direction; }", look.direction)
         listed(page)
         looked += wrong(page, ".probe-side")
+        assert pales(page)
         picture = shots / f"lab_plugin_{name.replace(' ', '_')}.png"
         page.screenshot(path=picture.with_stem(f"{picture.stem}_list"))
         looked += devices(page, picture)
@@ -208,6 +209,22 @@ def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: An
         looked += wrong(page, ".probe-tab")
         page.screenshot(path=picture)
     assert looked == []
+
+
+def pales(page: Any) -> bool:
+    """Whether *Compare* is paler, and isn't filled, until two runs are chosen."""
+    compare = page.get_by_role("button", name="Compare", exact=True)
+    boxes = page.locator(".probe-runs").get_by_role("checkbox")
+    look = "(one) => [getComputedStyle(one).color, getComputedStyle(one).backgroundColor]"
+    expect(compare).to_be_disabled()
+    before = compare.evaluate(look)
+    for at in (0, 1):
+        boxes.nth(at).check()
+    expect(compare).to_be_enabled()
+    after = compare.evaluate(look)
+    for at in (0, 1):
+        boxes.nth(at).uncheck()
+    return all(one != other for one, other in zip(before, after, strict=True))
 
 
 def devices(page: Any, picture: Path) -> list[str]:
