@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,36 @@ def test_2_a_server_that_is_started_again_has_the_runs_and_tabs_of_the_settings(
             (tmp_path / "away").rename(far)
             await_that(page, lambda: not notice.count())
             assert page.evaluate("globalThis.__same")  # nobody has loaded the page again meanwhile
+
+
+def test_2_the_settings_are_changed_in_their_editor_and_a_wrong_one_is_refused(chrome: Any, tmp_path: Path) -> None:
+    root, place, far = tmp_path / "home", tmp_path / "jupyter", tmp_path / "elsewhere" / "far"
+    for one in (root, place):
+        one.mkdir()
+    write_run(far, sample_rows(1, 3), project="far")
+    saved = place / "settings" / "probe-lab" / "plugin.jupyterlab-settings"
+    posted: list[Any] = []
+    with another(chrome) as page, plugin.server(root, place) as url:
+        page.on("request", lambda asked: posted.append(asked.post_data_json) if "/api/roots" in asked.url else None)
+        show(page, f"{url}/lab?reset")
+        command(page, "probe:runs")
+        command(page, "settingeditor:open", query="probe")
+        form = page.locator(".jp-SettingsPanel")
+        form.get_by_title("Add item").click()
+        directory = form.locator('input[label="Directory"]')
+        expect(directory).to_have_value("")
+        expect(form.get_by_text("Errors")).to_have_count(0)  # it isn't wrong because nothing was written yet
+        directory.fill("../elsewhere")
+        await_that(page, lambda: row(page, "far").count())
+        assert posted == [{"roots": ["../elsewhere"]}]
+        refresh = form.locator('input[label="Refresh of the list"]')
+        refresh.fill("0")
+        expect(form.locator(".jp-SettingsForm")).to_contain_text("must be >= 1")
+        refresh.fill("7")
+        expect(form.get_by_text("Errors")).to_have_count(0)
+        await_that(page, lambda: json.loads(saved.read_text())["refresh"] == 7)
+        assert json.loads(saved.read_text())["roots"] == ["../elsewhere"]
+        assert page.troubles == []
 
 
 def test_2_a_run_json_of_another_tool_is_said_to_be_no_run(chrome: Any, tmp_path: Path) -> None:

@@ -261,8 +261,10 @@ class Plugin {
       this._wantMemory(found.get("memory").composite !== false, Number(found.get("memoryRefresh").composite));
       this.alarms.wanted = found.get("alarms").composite !== false;
       this.listing.refreshMs = Math.max(Number(found.get("refresh").composite) || 3, 1) * 1000;
-      const roots = found.get("roots").composite;
-      if (Array.isArray(roots) && (roots.length || this.roots)) await this._tellRoots(roots.map(String));
+      const given = found.get("roots").composite;
+      // A line that was just added is empty; and JupyterLab tells some changes twice.
+      const roots = Array.isArray(given) ? given.map(String).filter((one) => one.trim()) : [];
+      if (JSON.stringify(roots) !== JSON.stringify(this.roots ?? [])) await this._tellRoots(roots);
     };
     found.changed.connect(() => void take().then(() => this.listing.look()));
     await take();
