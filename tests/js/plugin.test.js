@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Alarms } from "../../probe/jupyter/lab/src/alarms.js";
+import { configRow, findingRow, metricRow } from "../../probe/jupyter/lab/src/compared.js";
 import { notebookOf, sameAs } from "../../probe/jupyter/lab/src/notebook_cells.js";
 import { ORDERS } from "../../probe/jupyter/lab/src/order.js";
 import { age, inShort, isRecent, kindOf, mayBeRun, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
@@ -215,4 +216,16 @@ test("3: what a run says stays text in a notebook: one line, no markup, no formu
   assert.equal(of("a\n\n- <b>b</b> ~~c~~ &lt;"), "## a - \\<b\\>b\\</b\\> \\~\\~c\\~\\~ \\&lt;");
   assert.equal(of("ValueError: $x^2$ \\(y\\)"), '## <span class="mathjax_ignore">ValueError: &#36;x^2&#36; &#92;(y&#92;)</span>');
   assert.equal(of("a", "- b"), "## a\n\n\\- b");
+});
+
+test("2: two runs are compared in units that people read, and what can't be said is a dash or nothing", () => {
+  const row = (/** @type {object} */ more) => metricRow({ metric: "m", unit: "number", a: 1, b: 1, change_ratio: 0, ...more });
+  assert.deepEqual(row({ metric: "peak_memory", unit: "bytes", a: 2 * GIB, b: 3 * GIB, change_ratio: 0.5 }), { metric: "peak_memory", a: "2 GiB", b: "3 GiB", change: "+50 %" });
+  assert.deepEqual(row({ unit: "tokens", a: 19200, b: 9600, change_ratio: -0.5 }), { metric: "m", a: "19.2 k tokens", b: "9600 tokens", change: "−50 %" });
+  assert.deepEqual(row({ unit: "percent", a: 0, b: 0.25, change_ratio: "NaN" }), { metric: "m", a: "0 %", b: "25 %", change: "" });
+  assert.equal(row({ unit: "ratio", a: 1.04 }).a, "1.04×");
+  assert.deepEqual(row({ unit: "ratio", a: null, b: "NaN", change_ratio: null }), { metric: "m", a: "–", b: "–", change: "" });
+  assert.deepEqual(configRow({ key: "lr", a: 1e-6, b: null }), { key: "lr", a: "0.000001", b: "–" });
+  assert.deepEqual(configRow({ key: "steps", a: [1, 2], b: 1000000 }), { key: "steps", a: "[1,2]", b: "1000000" });
+  assert.deepEqual(findingRow({ about: "ranks", kind_a: "tuning", finding_a: "Rank 1 is slower.", kind_b: null, finding_b: null }), { about: "ranks", a: "Worth a change: Rank 1 is slower.", b: "–" });
 });

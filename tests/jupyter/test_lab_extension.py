@@ -219,6 +219,8 @@ def test_2_the_list_is_filtered_sorted_and_compared_by_keyboard_and_3_leads_from
     compare.click()
     await_that(page, lambda: page.locator(".probe-compare table").count())
     expect(page.locator(".probe-compare")).to_contain_text("Configuration")
+    peak = page.locator(".probe-metrics tr", has_text="peak_memory").locator("td")
+    expect(peak).to_have_text(["peak_memory", *[re.compile(r"^[\d.]+ [KMG]iB$")] * 2, re.compile(r"^[+−][\d.]+ %$")])
     page.screenshot(path=shots / "lab_plugin_compare.png")
     # The page is loaded again: the comparison comes back, and whoever asks for it again gets the same tab.
     layout_saved(page, "probe-lab-compare")

@@ -3,31 +3,28 @@
 import { MainAreaWidget } from "@jupyterlab/apputils";
 import { Widget } from "@lumino/widgets";
 import { node } from "../../../views/panel/static/src/dom.js";
+import { configRow, findingRow, metricRow } from "./compared.js";
 import { compared } from "./server.js";
 
-/** @type {[key: string, title: string, none: string][]} */
+/** @import { Row } from "./compared.js" */
+
+/** @type {[key: string, title: string, none: string, row: (told: Record<string, any>) => Row][]} */
 const PARTS = [
-  ["metrics", "Numbers", "Both runs have the same numbers."],
-  ["config", "Configuration", "Both runs have the same configuration."],
-  ["findings", "Findings", "Nothing was found in either run."],
+  ["metrics", "Numbers", "Neither run has any.", metricRow],
+  ["config", "Configuration", "Both runs have the same configuration.", configRow],
+  ["findings", "Findings", "Nothing was found in either run.", findingRow],
 ];
 
 /**
  * A frame's rows.
- * @param {Record<string, unknown>[]} rows
+ * @param {string} name
+ * @param {Row[]} rows
  */
-function table(rows) {
+function table(name, rows) {
   const columns = Object.keys(rows[0]);
-  const head = node("tr", {}, ...columns.map((name) => node("th", { scope: "col", text: name.replaceAll("_", " ") })));
-  const lines = rows.map((row) => node("tr", {}, ...columns.map((name) => node("td", { text: spelled(row[name]) }))));
-  return node("table", {}, node("thead", {}, head), node("tbody", {}, ...lines));
-}
-
-/** @param {unknown} value */
-function spelled(value) {
-  if (value === null || value === undefined) return "–";
-  if (typeof value === "number") return Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  const head = node("tr", {}, ...columns.map((one) => node("th", { scope: "col", text: one.replaceAll("_", " ") })));
+  const lines = rows.map((row) => node("tr", {}, ...columns.map((one) => node("td", { text: row[one] }))));
+  return node("table", { class: `probe-${name}` }, node("thead", {}, head), node("tbody", {}, ...lines));
 }
 
 class CompareTab extends Widget {
@@ -46,7 +43,7 @@ class CompareTab extends Widget {
   /** @param {any} found */
   _show(found) {
     const [a, b] = this.runs;
-    const parts = PARTS.flatMap(([key, title, none]) => [node("h2", { text: title }), found[key].length ? node("div", { class: "probe-scroll", tabindex: "0" }, table(found[key])) : node("p", { text: none })]);
+    const parts = PARTS.flatMap(([key, title, none, row]) => [node("h2", { text: title }), found[key].length ? node("div", { class: "probe-scroll", tabindex: "0" }, table(key, found[key].map(row))) : node("p", { text: none })]);
     this.node.replaceChildren(node("h1", { text: `${a} and ${b}` }), node("p", { text: `a is ${a}, b is ${b}.` }), ...parts);
   }
 
