@@ -72,6 +72,9 @@ def test_notebook_7_and_4_its_plugin_opens_run_json_in_the_panel(chrome, tmp_pat
             for one in trees:
                 show(one, f"{url}/tree")
                 looked(one)
+            # A run of elsewhere can't be opened as a file: it is said, and no page comes.
+            page.evaluate(ASKS_FOR, "/elsewhere/far")
+            page.locator(".Toastify__toast", has_text="isn't below this server's directory").wait_for()
             (writer,) = now(RunFiles(root / "runs" / "seven"))
             os.kill(writer.pid, signal.SIGKILL)
             toasts = [one.locator(".Toastify__toast", has_text="was killed") for one in trees]
@@ -94,6 +97,11 @@ def looked(page) -> None:
     for _ in range(2):  # it may have asked before
         page.wait_for_event("response", lambda one: "/probe/api/runs?" in one.url).finished()
 
+
+#: A cell's panel asks for a tab.
+ASKS_FOR = """(run) => {
+    document.dispatchEvent(new CustomEvent("probe:open-tab", { detail: { run } }));
+}"""
 
 MARIMO = """
 import marimo

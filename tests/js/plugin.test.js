@@ -7,7 +7,7 @@ import { Alarms } from "../../probe/jupyter/lab/src/alarms.js";
 import { configRow, findingRow, metricRow } from "../../probe/jupyter/lab/src/compared.js";
 import { notebookOf, sameAs } from "../../probe/jupyter/lab/src/notebook_cells.js";
 import { ORDERS } from "../../probe/jupyter/lab/src/order.js";
-import { age, inShort, isRecent, kindOf, mayBeRun, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
+import { age, inShort, isRecent, kindOf, mayBeRun, namesOf, newestOf, standing, verdict, whyNoPanel } from "../../probe/jupyter/lab/src/words.js";
 
 const GIB = 1024 ** 3;
 const NOW = Date.now() / 1000;
@@ -47,6 +47,11 @@ test("2: the status bar is about a live run, also where a newer one has just fal
   assert.equal(newestOf([live, { ...RUN, run: "older" }])?.run, "live");
   assert.equal(newestOf([finished, silent])?.run, "silent");
   assert.equal(newestOf([finished, { ...silent, since_s: NOW - 3600 }]), null);
+});
+
+test("3: a run is the same one by its name in the list and by the whole path that a cell has", () => {
+  for (const name of [RUN.run, RUN.directory]) assert.deepEqual(namesOf(name, [{ ...RUN, run: "b", directory: "/b" }, RUN]), ["runs/a", "/home/ann/runs/a"]);
+  assert.deepEqual(namesOf("/elsewhere/a", [RUN]), ["/elsewhere/a"]);
 });
 
 test("3: a cell without its live panel says why", () => {

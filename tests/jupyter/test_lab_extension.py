@@ -252,6 +252,10 @@ def test_3_a_cell_asks_for_a_tab_and_a_saved_notebook_doesn_t(page: Any, lab: tu
     open_document(page, "asks.ipynb")
     page.get_by_role("button", name="Open in a tab").first.click()
     await_that(page, lambda: page.locator(PANEL).count() == 2)
+    # By its whole path, and by its name, it is the same tab.
+    for name in (str(root / "runs" / "first"), "runs/first"):
+        command(page, "probe:open", run=name)
+    expect(page.locator(PANEL)).to_have_count(2)
     # The tabs need neither the kernel nor the notebook.
     open_document(page, "asks.ipynb")
     command(page, "docmanager:save")

@@ -23,7 +23,7 @@ import { openNotebook } from "./notebook.js";
 import { PanelTab, panelArea } from "./panel_tab.js";
 import { told, UNREACHED } from "./server.js";
 import { Sidebar } from "./sidebar.js";
-import { inShort, mayBeRun, title, verdict } from "./words.js";
+import { inShort, mayBeRun, namesOf, title, verdict } from "./words.js";
 
 /** @import { JupyterFrontEnd } from "@jupyterlab/application" */
 /** @import { DocumentRegistry } from "@jupyterlab/docregistry" */
@@ -97,14 +97,20 @@ class Plugin {
 
   /** @param {string} run */
   open(run) {
-    // Notebook 7's pages show nothing in a main area but their own: there `run.json` is opened as a document.
-    if (!this.parts.shell) return this.app.commands.execute("docmanager:open", { path: PathExt.join(run, "run.json"), factory: FACTORY });
-    const found = this.tabs.find((one) => one.content.run === run);
+    const names = namesOf(run, this.listing.runs);
+    if (!this.parts.shell) return this._openDocument(names[0]);
+    const found = this.tabs.find((one) => names.includes(one.content.run));
     const area = found ?? panelArea(run, icon);
     if (!found) void this.tabs.add(area);
     if (!area.isAttached) this.app.shell.add(area, "main", { mode: "tab-after" });
     this.app.shell.activateById(area.id);
     return area;
+  }
+
+  /** Notebook 7's pages show nothing in a main area but their own: there `run.json` is opened as a document. @param {string} run */
+  _openDocument(run) {
+    if (run.startsWith("/")) return Notification.info(`${run} isn't below this server's directory, and Notebook opens only files below it. Open the run in JupyterLab.`, SHORTLY);
+    return this.app.commands.execute("docmanager:open", { path: PathExt.join(run, "run.json"), factory: FACTORY });
   }
 
   _commands() {
@@ -229,7 +235,7 @@ class Plugin {
 
   /** A cell's panel, and `panel(where="tab")`, name a run by its whole path; a tab knows its run itself. */
   _cells() {
-    const known = (/** @type {unknown} */ run) => this.listing.runs.find(({ directory }) => directory === run)?.run ?? String(run);
+    const known = (/** @type {unknown} */ run) => namesOf(String(run), this.listing.runs)[0];
     const open = (/** @type {unknown} */ run) => void this.open(known(run));
     /** @type {{probeLab?: boolean}} */ (globalThis).probeLab = true;
     document.addEventListener("probe:open-tab", (event) => open(/** @type {CustomEvent} */ (event).detail?.run));

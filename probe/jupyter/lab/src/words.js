@@ -7,6 +7,16 @@ import { ago, bytes, many } from "../../../views/panel/static/src/words.js";
 /** A run's own name. @param {Run} run */
 export const title = ({ project, experiment, run }) => (project ? `${project} / ${experiment}` : experiment || run);
 
+/**
+ * What a run may be called, as the list calls it first: a cell names its whole path, perhaps before it is listed.
+ * @param {string} run
+ * @param {Run[]} runs
+ */
+export function namesOf(run, runs) {
+  const found = runs.find((one) => one.run === run || one.directory === run);
+  return found ? [found.run, found.directory] : [run];
+}
+
 const RECENT_S = 600;
 
 /** A number and its unit, which stay in one line. */
