@@ -263,6 +263,7 @@ def _floor(rounds: int) -> dict[str, Any]:
         for name, work in works.items():
             opened = recorder.enter(event)  # type: ignore[arg-type]  # as above
             loop.step(number, _nothing, lambda *_: None)
+            event.end_ns = time.monotonic_ns()
             begin = time.perf_counter_ns()
             work()
             times[name].append(time.perf_counter_ns() - begin)
@@ -277,8 +278,11 @@ def _floor(rounds: int) -> dict[str, Any]:
 class _Ended:
     """An event as the memory recorder sees it."""
 
-    begin_ns, end_ns, error = 1, 2, None
-    scope = current_scope()
+    __slots__ = ("begin_ns", "end_ns", "scope")
+
+    def __init__(self) -> None:
+        self.begin_ns = self.end_ns = time.monotonic_ns()
+        self.scope = current_scope()
 
 
 def take_turns(names: list[str], rounds: int, steps: int) -> dict[str, Turn]:

@@ -32,6 +32,7 @@ from benchmarks.fast_steps import Loop, Recorder, _plain, _probe
 from benchmarks.measure import Size, duration, row, seconds
 from probe.devices import cpu
 from probe.hooks import current_scope, phase
+from probe.recorders import resident
 from probe.recorders.padding_rows import rows_of_causes
 from probe.records import Padding, Row, stamp_all
 from probe.runs.lines import encode_all
@@ -60,18 +61,18 @@ class Recorded(NamedTuple):
 
 def recorded(steps: int) -> Recorded:
     """Of the middle step of some; the readings are the mean of all."""
-    told = {"_pread": 0, "_getrusage": 0}
-    plain = {name: getattr(cpu, name) for name in told}
+    told = {"pread": 0, "getrusage": 0}
+    places = [(module, name, getattr(module, name)) for name in told for module in (cpu, resident)]
 
-    def counted(name: str) -> Callable[..., Any]:
+    def counted(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         def read(*given: Any) -> Any:
             told[name] += 1
-            return plain[name](*given)
+            return plain(*given)
 
         return read
 
-    for name in told:
-        setattr(cpu, name, counted(name))
+    for module, name, plain in places:
+        setattr(module, name, counted(name, plain))
     try:
         with tempfile.TemporaryDirectory() as folder:
             loop = Loop()
@@ -82,10 +83,10 @@ def recorded(steps: int) -> Recorded:
             with Run(Path(folder) / "run") as run:
                 rows = [one for one in run.new_rows() if one.step == steps // 2]
     finally:
-        for name, function in plain.items():
-            setattr(cpu, name, function)
+        for module, name, plain in places:
+            setattr(module, name, plain)
     values = [(type(one), {name: getattr(one, name) for name in one.__struct_fields__}) for one in rows]
-    return Recorded(values, told["_pread"] / steps, told["_getrusage"] / steps)
+    return Recorded(values, told["pread"] / steps, told["getrusage"] / steps)
 
 
 class Least:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import sys
+import threading
 import time
 from typing import Any, Final
 
@@ -16,10 +17,12 @@ from probe.devices.device import UNKNOWN, Counters, Device
 _resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
 
 _clock: Final = time.monotonic_ns
-_getrusage: Any = getattr(_resource, "getrusage", None)
+getrusage: Any = getattr(_resource, "getrusage", None)
 #: Of whom the mark is asked. Linux tells any thread that of the whole process, and a thread's usage needn't be added up
 #: over all threads, which takes twice as long.
-_WHO: Final = getattr(_resource, "RUSAGE_THREAD", 0) if sys.platform == "linux" else 0
+WHO: Final = getattr(_resource, "RUSAGE_THREAD", 0) if sys.platform == "linux" else 0
+#: Where ``ru_maxrss`` stands among what ``getrusage`` returns: asked for by its place it takes half as long.
+MARK: Final = 2
 _MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
 #: Readings of the resident set that lie closer together are one, nanoseconds. A page fault takes 0.1 µs at the least,
@@ -54,7 +57,7 @@ class CpuDevice(Device):
         if now - self._read_ns < SAME_NS and not whole:
             return self._last
         resident = process_rss_bytes()
-        peak = None if _getrusage is None else _getrusage(_WHO).ru_maxrss * _MAXRSS_UNIT  # as _peak_rss_bytes
+        peak = None if getrusage is None else getrusage(WHO).ru_maxrss * _MAXRSS_UNIT  # as _peak_rss_bytes
         if peak is not None and resident is not None and peak < resident:
             peak = resident  # the kernel brings its mark up to date late
         if not whole:
@@ -70,6 +73,9 @@ class CpuDevice(Device):
 _ON_LINUX: Final = sys.platform.startswith("linux")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
+#: Whether the kernel's answers can be kept as they are, and made numbers of later (see :func:`counters_told`).
+TELLS: Final = _ON_LINUX and getrusage is not None
+
 
 def process_rss_bytes() -> int | None:
     """Resident set of this process, now. None where the system doesn't tell.
@@ -79,40 +85,90 @@ def process_rss_bytes() -> int | None:
     """
     if not _ON_LINUX:
         return _psutil_rss()
-    global _told
     try:
-        text = _pread(_open_statm() if _statm < 0 else _statm, 128, 0)
+        text = pread(kept.statm, STATM_BYTES, 0)
     except OSError:
-        return _psutil_rss()
+        text = kept.reopen()
+    return resident_bytes(text) if text else _psutil_rss()
+
+
+def resident_bytes(text: bytes) -> int | None:
+    """The resident set by the kernel's page counts, bytes. None where they aren't such counts.
+
+    Args:
+        text: What ``/proc/self/statm`` said.
+
+    >>> resident_bytes(b"900 2 1 0 0 0 0") == 2 * _PAGE, resident_bytes(b"")
+    (True, None)
+    """
+    global _told
     told = _told
     if told[0] != text:  # between two edges of scopes it mostly is the same
-        told = _told = (text, int(text.split(None, 2)[1]) * _PAGE)
+        try:
+            told = _told = (text, int(text.split(None, 2)[1]) * _PAGE)
+        except (IndexError, ValueError):
+            kept.statm = -1  # somebody closed ours, and another file has its number
+            return None
     return told[1]
 
 
-_pread: Any = getattr(os, "pread", None)
+def counters_told(text: bytes, mark: int) -> Counters:
+    """The counters of what the kernel told.
+
+    Args:
+        text: What ``/proc/self/statm`` said.
+        mark: What ``getrusage`` said as ``ru_maxrss``.
+    """
+    resident, peak = resident_bytes(text), mark * _MAXRSS_UNIT
+    if resident is not None and peak < resident:
+        peak = resident  # the kernel brings its mark up to date late
+    return Counters(resident, None, peak)
+
+
+pread: Any = getattr(os, "pread", None)
+
+#: More than the seven counts of ``/proc/self/statm`` ever take.
+STATM_BYTES: Final = 160
 
 #: The kernel's page counts as they were read last, and the bytes that are resident by them.
 _told: tuple[bytes, int] = (b"", 0)
 
-#: The kernel's page counts of this process, kept open: opening costs four times as much as reading. −1 is not open.
-_statm = -1
+
+class Kept:
+    """The kernel's page counts of this process, kept open: opening costs four times as much as reading.
+
+    Attributes:
+        statm: Their descriptor; −1 is not open.
+    """
+
+    __slots__ = ("_lock", "statm")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the parent's descriptor still tells of the parent."""
+        self.statm = -1
+        self._lock = threading.Lock()
+
+    def reopen(self) -> bytes:
+        """What the counts are, after a reading failed; nothing where they can't be read."""
+        try:
+            with self._lock:  # else two threads that begin together open two, and one is never closed
+                try:
+                    text: bytes = pread(self.statm, STATM_BYTES, 0)
+                except OSError:
+                    self.statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+                    text = pread(self.statm, STATM_BYTES, 0)
+        except OSError:
+            return b""
+        return text
 
 
-def _open_statm() -> int:
-    global _statm
-    _statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    return _statm
-
-
-def _forget_statm() -> None:
-    """In a forked child: the parent's descriptor still tells of the parent."""
-    global _statm
-    _statm = -1
-
+kept: Final = Kept()
 
 if _ON_LINUX:
-    os.register_at_fork(after_in_child=_forget_statm)
+    os.register_at_fork(after_in_child=kept.forget)
 
 
 def _psutil_rss() -> int | None:
@@ -131,7 +187,7 @@ def _peak_rss_bytes() -> int | None:
     It may have been inherited from the program that started this one, and then it only stands still for
     longer.
     """
-    if _getrusage is None:
+    if getrusage is None:
         return None
-    peak: int = _getrusage(_WHO).ru_maxrss
+    peak: int = getrusage(WHO).ru_maxrss
     return peak * _MAXRSS_UNIT

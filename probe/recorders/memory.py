@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, cast
 
 from probe.core.metric import Metric
 from probe.devices import Counters, Device, detect, process_rss_bytes
 from probe.hooks import SCOPE, Event, Scope
-from probe.recorders.peaks import OpenPeaks, PeakLedger, Peaks
+from probe.recorders.opened import Duration, OpenedScope
+from probe.recorders.peaks import PeakLedger, Peaks
 from probe.recorders.recorder import Recorder, Rows, rows_of
+from probe.recorders.resident import ResidentLedger, is_told_by_kernel
 from probe.records import GIB, Deferred, Memory, Row
-
-#: After this long without an answer of the device a row is written without the device's duration.
-PATIENCE_NS: Final = 30_000_000_000
 
 _clock: Final = time.monotonic_ns
 
@@ -32,37 +31,6 @@ _TAKEN: Final = frozenset(
         "headroom_gib",
     }
 )
-
-
-class _Opened(OpenPeaks):
-    """A scope from its begin to its end. Then it is what its rows are made of, by the writer's thread: one object and
-    not five, since what waits for that thread makes collections of garbage longer.
-    """
-
-    __slots__ = ("begin", "duration", "end_ns", "host_ns", "recorder", "scope", "time_ns", "written")
-
-    partial = True  # its peak is known, whether or not the device has come to its end
-
-    begin: Any
-    duration: _Duration | None
-    recorder: MemoryRecorder
-    end_ns: int
-    host_ns: int
-    time_ns: int
-
-    def __init__(self, at_enter: Counters) -> None:  # as its base, and more
-        self.at_enter = self.at_leave = at_enter  # written out: it is made at each beginning of a scope
-        self.was_reset = False
-        self.allocated_bytes = at_enter[0]
-        self.reserved_bytes = at_enter[1]
-        self.scope: Scope | None = None  # until all that its row says is known
-        self.written = False  # whether the row of its begin is
-
-    def build(self) -> list[Memory]:
-        return self.recorder._rows(self)
-
-    def ready(self) -> bool:
-        return self.duration is None or self.duration.ready()
 
 
 class MemoryRecorder(Recorder):
@@ -101,18 +69,24 @@ class MemoryRecorder(Recorder):
 
     def __init__(self, device: Device | Any = None, peaks: Peaks = "nested") -> None:
         self.device = detect(device)
-        self._ledger = PeakLedger(self.device, peaks)
+        if is_told_by_kernel(self.device):
+            resident = ResidentLedger(self.device, peaks, self)
+            self._ledger: PeakLedger = resident
+            own: Any = self
+            own.enter, own.leave = resident.enter, resident.leave  # nothing is done to what they say
+        else:
+            self._ledger = PeakLedger(self.device, peaks)
         self._has_events = type(self.device).event is not Device.event
 
-    def enter(self, event: Event) -> _Opened:
-        opened = self._ledger.open(_Opened)
+    def enter(self, event: Event) -> OpenedScope:
+        opened = self._ledger.open(OpenedScope)
         opened.recorder = self
         opened.begin = self.device.event() if self._has_events else None
         opened.time_ns = _clock()
         opened.scope = event.scope
         return opened
 
-    def leave(self, event: Event, state: _Opened) -> Deferred | None:
+    def leave(self, event: Event, state: OpenedScope) -> Deferred | None:
         if self._ledger.closed:
             return None
         begin = state.begin
@@ -121,13 +95,13 @@ class MemoryRecorder(Recorder):
         end_ns = event.end_ns
         state.end_ns = end_ns or _clock()
         state.host_ns = end_ns - event.begin_ns
-        state.duration = None if begin is None or end is None else _Duration(self.device, begin, end)
+        state.duration = None if begin is None or end is None else Duration(self.device, begin, end)
         return state
 
     def sample(self) -> Rows:
         if self._ledger.closed:
             return None
-        opened = [one for one in self._ledger.scopes() if isinstance(one, _Opened)]
+        opened = [one for one in self._ledger.scopes() if isinstance(one, OpenedScope)]
         begun = [self._begun(one, one.scope) for one in opened if one.scope is not None and not one.written]
         return [*begun, self._sampled_row()]
 
@@ -165,9 +139,10 @@ class MemoryRecorder(Recorder):
             alloc_retries=counters.alloc_retries,
         )
 
-    def _rows(self, closed: _Opened) -> list[Memory]:
-        scope = cast("Scope", closed.scope)
-        end, peaks = self._edge("leave", scope, closed.end_ns, closed.at_leave), self._ledger.peaks(closed)
+    def rows_of_scope(self, closed: OpenedScope) -> list[Memory]:
+        """The rows of a scope that has ended; the writer's thread asks, once."""
+        scope, peaks = cast("Scope", closed.scope), self._ledger.peaks(closed)
+        end = self._edge("leave", scope, closed.end_ns, closed.at_leave)
         end.peak_allocated_bytes = peaks.allocated_bytes
         end.peak_reserved_bytes = peaks.reserved_bytes
         end.peak_kind = peaks.kind
@@ -175,7 +150,7 @@ class MemoryRecorder(Recorder):
         end.device_duration_ns = None if closed.duration is None else closed.duration.pop_ns()
         return [end] if closed.written else [self._begun(closed, scope), end]
 
-    def _begun(self, opened: _Opened, where: Scope) -> Memory:
+    def _begun(self, opened: OpenedScope, where: Scope) -> Memory:
         opened.written = True
         row = self._edge("enter", where, opened.time_ns, opened.at_enter)
         # A sample's stamp would be the writer's own scope.
@@ -199,30 +174,6 @@ class MemoryRecorder(Recorder):
             process_rss_bytes=counters.allocated_bytes if device.source == "process_rss" else None,
             alloc_retries=counters.alloc_retries,
         )
-
-
-class _Duration:
-    """Device time between two events, read once the device has come to the second one."""
-
-    __slots__ = ("_begin", "_clock", "_deadline_ns", "_device", "_end")
-
-    def __init__(self, device: Device, begin: Any, end: Any, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self._device = device
-        self._begin = begin
-        self._end = end
-        self._clock = clock
-        self._deadline_ns = clock() + PATIENCE_NS
-
-    def ready(self) -> bool:
-        return self._device.done(self._end) or self._clock() > self._deadline_ns
-
-    def pop_ns(self) -> int | None:
-        """The duration in ns, or None; the events go back to the device."""
-        elapsed_ns = self._device.elapsed_ns(self._begin, self._end)
-        if elapsed_ns is not None:
-            self._device.recycle(self._begin, self._end)
-        self._begin = self._end = None
-        return elapsed_ns
 
 
 def _values(row: Memory) -> Iterator[tuple[str, int, str]]:

@@ -16,7 +16,8 @@ import probe
 from probe.devices import Counters, CpuDevice
 from probe.errors import InputError, UnknownNameError
 from probe.hooks import scope, watch
-from probe.recorders.memory import PATIENCE_NS, MemoryRecorder, _Duration
+from probe.recorders.memory import MemoryRecorder
+from probe.recorders.opened import PATIENCE_NS, Duration
 from probe.recorders.peaks import PeakLedger
 from probe.records import GIB, Memory, Padding
 from probe.testing import FakeClock, FakeDevice
@@ -108,7 +109,7 @@ def test_a_device_that_never_answers_holds_nothing_up(device):
     clock = FakeClock()
     begin = device.event()
     device.enqueue(1)
-    duration = _Duration(device, begin, device.event(), clock)
+    duration = Duration(device, begin, device.event(), clock)
     clock.advance(PATIENCE_NS)
     assert not duration.ready()
     clock.advance(1)
