@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
@@ -149,11 +151,27 @@ def test_15_notebook_06_finds_the_planted_fault_and_shows_the_number_after_its_c
     assert any("accidental_reducer" in text for text in shown)
 
 
-def test_d_notebook_05_ends_on_a_picture_with_something_in_it() -> None:
+def test_d_the_notebook_on_sharing_ends_on_a_picture_that_compares_caps() -> None:
     import nbformat
 
     notebook = nbformat.read(next(one for one in NOTEBOOKS if one.stem.startswith("05")), 4)
-    *_, last = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    figure = last["application/vnd.plotly.v1+json"]
-    assert len(figure["data"]) >= 2
-    assert all(len(trace["x"]) > 0 for trace in figure["data"])
+    pictures = [
+        output.data["application/vnd.plotly.v1+json"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if "application/vnd.plotly.v1+json" in output.get("data", {})
+    ]
+    (line,) = pictures[-1]["data"]
+    caps = [int(text.removeprefix("cap ")) for text in line["text"]]
+    counts, largest = (np.frombuffer(base64.b64decode(line[axis]["bdata"]), "f8").tolist() for axis in "xy")
+    assert caps == sorted(caps)
+    assert 256 in caps  # what the run itself had
+    assert counts == sorted(counts, reverse=True)
+    assert largest == sorted(largest)
+    assert all(tokens <= cap for tokens, cap in zip(largest, caps, strict=True))
+
+
+def test_d_no_notebook_calls_its_run_by_another_number_of_ways() -> None:
+    text = next(one for one in NOTEBOOKS if one.stem.startswith("02")).read_text()
+    assert "in three ways" in text
+    assert 'f\\"three-ways-' in text
