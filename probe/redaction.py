@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -27,6 +27,7 @@ NAMES: Final = frozenset(
         "access_key",
         "secret_key",
         "private_key",
+        "account_key",
         "secret",
         "password",
         "passwd",
@@ -73,12 +74,16 @@ _USER: Final = re.compile(r"(?<=://)(?:[^/\s?#]+|[^/\s?#@:\[]+:(?!\d*[/?#])[^\s@
 _QUESTION: Final = re.compile(r"(?<=[?&])([A-Za-z0-9_.-]+)=([^&\s#]+)")
 _SIGNED: Final = frozenset({"sig", "signature", "x_amz_signature", "x_amz_security_token", "x_goog_signature"})
 _ASSIGNED: Final = re.compile(r"([-+~]*[A-Za-z_][\w.@/-]*)=(.+)", re.DOTALL)
-#: How objects and JSON show a text beside its name: ``api_key='…'``, ``"api_key": "…"``.
-_QUOTED: Final = re.compile(r"""([A-Za-z_][\w-]*)(["']?\s*[=:]\s*)(["'])(.*?)\3""")
+#: How objects and JSON show a text beside its name: ``api_key='…'``, ``"api_key": "…"``, also inside another text.
+_QUOTED: Final = re.compile(r"""([A-Za-z_][\w-]*)(\\*["']?\s*[=:]\s*)(\\*["'])(.*?)\3""")
 #: How a command line or a text has one: ``--hf_token=…``, ``--api-key …``, ``export HF_TOKEN=…``, ``password: …``.
 _INSIDE: Final = re.compile(
-    r"""(?<![^\s(,;])(?:([-+~]*[A-Za-z_][\w.@/-]*)(=|\s*:\s+)|(--[A-Za-z][\w.-]*)(\s+)(?!-))([^\s'"]+)"""
+    r"""(?<![^\s(,;])(?:([-+~]*[A-Za-z_][\w.@/-]*)(\s*=(?!=)\s*|\s*:\s+)|(--[A-Za-z][\w.-]*)(\s+)(?!-))([^\s'"]+)"""
 )
+#: An option of a command line, or a name: whose value may be the next text of its list.
+_NAME: Final = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
+#: How a list of variables calls one: ``{"name": "HF_TOKEN", "value": "…"}``.
+_NAMED_BY: Final = ("name", "key")
 _REFERENCE: Final = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*|<[^<>]*>")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _DEEPEST: Final = 100
@@ -113,13 +118,28 @@ class Redaction:
             return value
         if isinstance(value, Mapping):
             found: dict[Any, Any] = {}
+            named = any(self._is_name_of_one(value.get(one)) for one in _NAMED_BY)
             for key, one in value.items():
-                found[self._of_key(key, found)] = self._of(one, str(key), self._is_secret(str(key), secret), depth + 1)
+                inside = self._is_secret(str(key), secret) or (named and key == "value")
+                found[self._of_key(key, found)] = self._of(one, str(key), inside, depth + 1)
             return found
         if isinstance(value, list | tuple):
-            several = [self._of(one, name, secret, depth + 1) for one in value]
+            several = [
+                self._of(one, name, secret or self._is_named(value, place), depth + 1)
+                for place, one in enumerate(value)
+            ]
             return several if isinstance(value, list) else tuple(several)
         return value
+
+    def _is_named(self, values: Sequence[Any], place: int) -> bool:
+        """Whether the text before names a secret: an option before its argument, or the name in a pair."""
+        before, one = (values[place - 1], values[place]) if place else (None, None)
+        if not self._is_name_of_one(before) or (isinstance(one, str) and one.startswith("--")):
+            return False
+        return len(values) == 2 or before.startswith("-")
+
+    def _is_name_of_one(self, text: Any) -> bool:
+        return isinstance(text, str) and _NAME.fullmatch(text) is not None and self._is_secret(text, False)
 
     def _of_key(self, key: Any, beside: Mapping[Any, Any]) -> Any:
         """A name, as that of a host or of a token's owner may be: without what is a secret in it, and no other's."""
@@ -136,6 +156,8 @@ class Redaction:
         words = _snake(name).split("_")
         if "_".join(words) in self.keep:
             return False
+        if len(words) > 1 and words[-1].isdigit():
+            words = words[:-1]  # one of several
         return around or self._names_one(words) or (words[-1] in _SEVERAL and self._names_one(_of_one(words)))
 
     def _names_one(self, words: list[str]) -> bool:
@@ -154,7 +176,7 @@ class Redaction:
         text = _QUOTED.sub(self._of_quoted, text)
         for form in FORMS:
             text = form.sub(REDACTED, text)
-        text = _INSIDE.sub(self._of_inside, text)
+        text = self._of_line(text)
         if "://" in text:
             text = _QUESTION.sub(self._of_question, _USER.sub(REDACTED, text))
         return text
@@ -163,10 +185,15 @@ class Redaction:
         secret = self._is_secret(found[1], False) and found[4]
         return f"{found[1]}{found[2]}{found[3]}{REDACTED}{found[3]}" if secret else found[0]
 
-    def _of_inside(self, found: re.Match[str]) -> str:
-        name, between = found[1] or found[3], found[2] or found[4]
-        secret = self._is_secret(re.split(r"[./]", name)[-1], False) and not _REFERENCE.fullmatch(found[5])
-        return f"{name}{between}{REDACTED}" if secret else found[0]
+    def _of_line(self, text: str) -> str:
+        """A text in which names stand before their values; a value may have such pairs inside."""
+        told, place = [], 0
+        while found := _INSIDE.search(text, place):
+            name, value = found[1] or found[3], found[5]
+            secret = self._is_secret(re.split(r"[./]", name)[-1], False) and not _REFERENCE.fullmatch(value)
+            told.append(text[place : found.start(5)] + (REDACTED if secret else ""))
+            place = found.end(5) if secret else found.start(5)
+        return "".join([*told, text[place:]])
 
     def _of_question(self, found: re.Match[str]) -> str:
         name = _snake(found[1])

@@ -111,10 +111,40 @@ def test_b_texts_that_begin_alike_are_none(text):
         ("+wandb.api_key=abc", f"+wandb.api_key={REDACTED}"),
         ("Client(api_key='abc', url='x')", f"Client(api_key='{REDACTED}', url='x')"),
         ('{"password": "abc"}', f'{{"password": "{REDACTED}"}}'),
+        (json.dumps(json.dumps({"password": "abc", "n": 1})), rf'"{{\"password\": \"{REDACTED}\", \"n\": 1}}"'),
+        (
+            "[default]\naws_secret_access_key = abc\nregion = x",
+            f"[default]\naws_secret_access_key = {REDACTED}\nregion = x",
+        ),
+        ("if password == other", "if password == other"),
+        ("Server=x;Password=abc", f"Server=x;Password={REDACTED}"),
+        ("AccountName=me;AccountKey=abc==", f"AccountName=me;AccountKey={REDACTED}"),
+        ("password2=abc", f"password2={REDACTED}"),
     ],
 )
 def test_b_urls_overrides_and_objects_that_carry_one_keep_the_rest(url, told):
     assert Redaction()({"x": [url]}) == {"x": [told]}
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (["train.py", "--hf-token", "abc", "--lr", "1"], ["train.py", "--hf-token", REDACTED, "--lr", "1"]),
+        (("-password", "abc", "x"), ("-password", REDACTED, "x")),
+        (["--use_auth_token", "--lr", "1"], ["--use_auth_token", "--lr", "1"]),
+        (["--eos_token", "</s>"], ["--eos_token", "</s>"]),
+        ([["HF_TOKEN", "abc"], ("HOME", "/root")], [["HF_TOKEN", REDACTED], ("HOME", "/root")]),
+        (["hf_token", "a", "b"], ["hf_token", "a", "b"]),  # names of columns, say
+        ([{"name": "HF_TOKEN", "value": "abc"}], [{"name": "HF_TOKEN", "value": REDACTED}]),
+        ({"key": "api_key", "value": ["abc"], "kind": "x"}, {"key": "api_key", "value": [REDACTED], "kind": "x"}),
+        ({"name": "HOME", "value": "/root"}, {"name": "HOME", "value": "/root"}),
+        ({"name": "HF_TOKEN", "value": 3}, {"name": "HF_TOKEN", "value": 3}),
+        ({"password_2": "abc", "gpt2": "abc", "2": "abc"}, {"password_2": REDACTED, "gpt2": "abc", "2": "abc"}),
+    ],
+)
+def test_b_what_stands_beside_a_secret_s_name_in_a_list_is_left_out(config, told):
+    assert Redaction()({"x": config}) == {"x": told}
+    assert Redaction(keep=frozenset({"hf_token", "password", "api_key", "password_2"}))({"x": config}) == {"x": config}
 
 
 def test_b_the_list_can_be_changed():
