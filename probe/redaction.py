@@ -69,8 +69,10 @@ FORMS: Final = tuple(
 )
 
 #: User and password, which may hold an "@". What follows a host's ":" is a port; anything else there is a password,
-#: also where nobody escaped its "/".
-_USER: Final = re.compile(r"(?<=://)(?:[^/\s?#]+|[^/\s?#@:\[]+:(?!\d*[/?#])[^\s@]+)(?=@)")
+#: also where nobody escaped its "/". A URL that became a path has lost a "/".
+_USER: Final = re.compile(
+    r"(?:(?<=://)(?:[^/\s?#]+|[^/\s?#@:\[]+:(?!\d*[/?#])[^\s@]+)|(?<=[a-z]:/)[^/\s?#@:]+:[^/\s?#]+)(?=@)"
+)
 _QUESTION: Final = re.compile(r"(?<=[?&])([A-Za-z0-9_.-]+)=([^&\s#]+)")
 _SIGNED: Final = frozenset({"sig", "signature", "x_amz_signature", "x_amz_security_token", "x_goog_signature"})
 _ASSIGNED: Final = re.compile(r"([-+~]*[A-Za-z_][\w.@/-]*)=(.+)", re.DOTALL)
@@ -78,13 +80,13 @@ _ASSIGNED: Final = re.compile(r"([-+~]*[A-Za-z_][\w.@/-]*)=(.+)", re.DOTALL)
 _QUOTED: Final = re.compile(r"""([A-Za-z_][\w-]*)(\\*["']?\s*[=:]\s*)(\\*["'])(.*?)\3""")
 #: How a command line or a text has one: ``--hf_token=…``, ``--api-key …``, ``export HF_TOKEN=…``, ``password: …``.
 _INSIDE: Final = re.compile(
-    r"""(?<![^\s(,;])(?:([-+~]*[A-Za-z_][\w.@/-]*)(\s*=(?!=)\s*|\s*:\s+)|(--[A-Za-z][\w.-]*)(\s+)(?!-))([^\s'"]+)"""
+    r"""(?<![^\s(,;'"])(?:([-+~]*[A-Za-z_][\w.@/-]*)(\s*=(?!=)\s*|\s*:\s+)|(--[A-Za-z][\w.-]*)(\s+)(?!-))([^\s'"]+)"""
 )
 #: An option of a command line, or a name: whose value may be the next text of its list.
 _NAME: Final = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 #: How a list of variables calls one: ``{"name": "HF_TOKEN", "value": "…"}``.
 _NAMED_BY: Final = ("name", "key")
-_REFERENCE: Final = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*|<[^<>]*>")
+_REFERENCE: Final = re.compile(r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*|<[^<>'\":=]*>")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _DEEPEST: Final = 100
 
@@ -166,7 +168,7 @@ class Redaction:
         return opens or not ends.isdisjoint(NAMES | self.names)
 
     def _of_text(self, text: str, secret: bool, *, kept: bool) -> str:
-        if kept or not text or _REFERENCE.fullmatch(text):
+        if kept or not text or (_REFERENCE.fullmatch(text) and not any(form.search(text) for form in FORMS)):
             return text
         if secret:
             return REDACTED
@@ -177,7 +179,7 @@ class Redaction:
         for form in FORMS:
             text = form.sub(REDACTED, text)
         text = self._of_line(text)
-        if "://" in text:
+        if ":/" in text:
             text = _QUESTION.sub(self._of_question, _USER.sub(REDACTED, text))
         return text
 

@@ -120,6 +120,10 @@ def test_b_texts_that_begin_alike_are_none(text):
         ("Server=x;Password=abc", f"Server=x;Password={REDACTED}"),
         ("AccountName=me;AccountKey=abc==", f"AccountName=me;AccountKey={REDACTED}"),
         ("password2=abc", f"password2={REDACTED}"),
+        ("ValueError('api_key=abc')", f"ValueError('api_key={REDACTED}')"),
+        ("<Key.A: 'hf_abcDEF123'>", f"<Key.A: '{REDACTED}'>"),
+        ("https:/me:pw@host/x", f"https:/{REDACTED}@host/x"),
+        ("file:/home/me:v1@x c:/me@x s3:/a@b", "file:/home/me:v1@x c:/me@x s3:/a@b"),
     ],
 )
 def test_b_urls_overrides_and_objects_that_carry_one_keep_the_rest(url, told):
@@ -139,12 +143,17 @@ def test_b_urls_overrides_and_objects_that_carry_one_keep_the_rest(url, told):
         ({"key": "api_key", "value": ["abc"], "kind": "x"}, {"key": "api_key", "value": [REDACTED], "kind": "x"}),
         ({"name": "HOME", "value": "/root"}, {"name": "HOME", "value": "/root"}),
         ({"name": "HF_TOKEN", "value": 3}, {"name": "HF_TOKEN", "value": 3}),
+        ({"password": "<your password>"}, {"password": "<your password>"}),
+        ({"password": "$HF_TOKEN", "db_password": "$ecret123"}, {"password": "$HF_TOKEN", "db_password": REDACTED}),
+        ({"password": "<Word.A: 'abc'>"}, {"password": REDACTED}),
         ({"password_2": "abc", "gpt2": "abc", "2": "abc"}, {"password_2": REDACTED, "gpt2": "abc", "2": "abc"}),
     ],
 )
 def test_b_what_stands_beside_a_secret_s_name_in_a_list_is_left_out(config, told):
     assert Redaction()({"x": config}) == {"x": told}
-    assert Redaction(keep=frozenset({"hf_token", "password", "api_key", "password_2"}))({"x": config}) == {"x": config}
+    assert Redaction(keep=frozenset({"hf_token", "password", "api_key", "password_2", "db_password"}))(
+        {"x": config}
+    ) == {"x": config}
 
 
 def test_b_the_list_can_be_changed():
