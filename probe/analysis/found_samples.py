@@ -20,6 +20,8 @@ OF_SAMPLES: Final[Mapping[str, str]] = {
     "equal_rewards": "no_advantage",
     "failed_in_baseline": "failed",
     "masked_in_baseline": "all",
+    "mismatch": "blocks",
+    "not_sampled": "changed",
 }
 
 _WORST: Final = """
@@ -92,8 +94,8 @@ def name_of(answer: Mapping[str, Any]) -> str:
 
 
 def became_of(answer: Mapping[str, Any]) -> str:
-    """What became of an answer, in a few words: whether it failed, dropped and why, its turns where it has several, its
-    calls of tools, why it ended, what trained it.
+    """What became of an answer, in a few words: whether it failed, whether other tokens of it are trained than were
+    sampled, dropped and why, its turns where it has several, its calls of tools, why it ended, what trained it.
 
     >>> became_of({"dropped": "stale", "ended": "stop", "micro_batches": [-1]})
     'dropped: stale · stop'
@@ -101,6 +103,8 @@ def became_of(answer: Mapping[str, Any]) -> str:
     'length · micro-batch 0, 2'
     >>> became_of({"has_error": True, "masked": True, "dropped": None, "ended": "", "micro_batches": []})
     'failed · not in the loss'
+    >>> became_of({"changed": True, "dropped": None, "ended": "stop", "micro_batches": []})
+    'other tokens than sampled · stop'
     >>> became_of({"turns": 3, "tools": 1, "dropped": None, "ended": "stop", "micro_batches": [0]})
     '3 turns · 1 tool call · stop · micro-batch 0'
     """
@@ -109,6 +113,7 @@ def became_of(answer: Mapping[str, Any]) -> str:
     parts = (
         "failed" if answer.get("has_error") and answer["dropped"] != "failed" else "",
         "not in the loss" if answer.get("masked") and not answer["dropped"] else "",
+        "other tokens than sampled" if answer.get("changed") else "",
         f"dropped: {answer['dropped']}" if answer["dropped"] else "",
         f"{turns} turns" if turns > 1 else "",
         f"{tools} tool {'call' if tools == 1 else 'calls'}" if tools else "",

@@ -13,7 +13,7 @@ from probe.analysis.query import literal
 from probe.analysis.token_blocks import unpack
 from probe.errors import InputError
 from probe.sql import Sql, sql
-from probe.text import missing, rows, whole
+from probe.text import count, missing, rows, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,16 +30,23 @@ select s.process, s.rank, s.batch_id, s.row, s.uid, s."group", s.prompt_tokens, 
        s.difference_mean, s.difference_largest, s.difference_at, s.entropy_mean, s.nan_count, s.weight_version,
        s.dropped, s.passes, s.micro_batches, s.masked_tokens, s.no_advantage_tokens, s.clipped_tokens,
        s.carried_tokens, s.clip_unknown_tokens, s.unknown_tokens, s.dropped_tokens, s.chosen_by,
-       s.has_error, s.masked, {block} as block
+       s.has_error, s.masked, {block} as block, {changed} as changed, {changed_at} as changed_at
 from samples s where s.step = {step} order by s.process, s.batch_id, s.row
 """
 
 _BLOCK: Final = Sql("""exists (select 1 from token_blocks b where b.step = s.step and b.process = s.process
                 and b.batch_id = s.batch_id and b.row = s.row)""")
 
+#: The comparison of the ids of its batch.
+_IDENTITY: Final = Sql("""from token_identity i where i.step = s.step and i.process = s.process
+                and i.batch_id = s.batch_id""")
+
+_CHANGED: Final = sql("exists (select 1 {of} and list_contains(i.changed_rows, s.row))", of=_IDENTITY)
+_CHANGED_AT: Final = sql("(select min(i.first_token) {of} and i.changed_rows[1] = s.row)", of=_IDENTITY)
+
 #: Columns that are whole numbers, and those that are floats; None where one is missing.
 _COUNTS: Final = (
-    *("rank", "prompt_tokens", "response_tokens", "loss_tokens", "turns", "tools", "difference_at"),
+    *("rank", "prompt_tokens", "response_tokens", "loss_tokens", "turns", "tools", "difference_at", "changed_at"),
     *(
         "nan_count",
         "weight_version",
@@ -52,6 +59,9 @@ _COUNTS: Final = (
     *("clip_unknown_tokens", "unknown_tokens", "dropped_tokens"),
 )
 
+#: Columns that are flags and always known.
+_FLAGS: Final = ("block", "changed")
+
 _NUMBERS: Final = (
     *("reward", "advantage_mean", "advantage_smallest", "advantage_largest"),
     *("difference_mean", "difference_largest", "entropy_mean"),
@@ -59,6 +69,21 @@ _NUMBERS: Final = (
 
 #: Names an answer in its step: process, batch and its place in that.
 Key = tuple[str, int, int]
+
+
+class Changed(NamedTuple):
+    """Answers of a step that are trained on other tokens than were sampled.
+
+    Attributes:
+        answers: How many there are.
+        named: Of how many it is known which they are: of a batch the first 64.
+    """
+
+    answers: int = 0
+    named: int = 0
+
+
+_NONE: Final = Changed()
 
 
 class Group(NamedTuple):
@@ -138,11 +163,13 @@ class StepSamples:
         groups: Answers of one prompt in one batch.
         group_of: The group of each answer.
         sampled: How many answers were told, those without a row too; None where that isn't known.
+        changed: Those that are trained on other tokens than were sampled, without a row too.
     """
 
     step: int
     answers: list[dict[str, Any]]
     sampled: int | None = None
+    changed: Changed = _NONE
     groups: list[Group] = field(default_factory=list)
     group_of: list[int] = field(default_factory=list)
 
@@ -177,8 +204,11 @@ class StepSamples:
         if not run.has("samples"):
             return cls(step, [])
         block = _BLOCK if run.has("token_blocks") else Sql("false")
-        frame = run.sql(sql(_ANSWERS, step=int(step), block=block))
-        return cls(step, [_answer(one) for one in rows(frame)], _sampled(run, step))
+        compared = run.has("token_identity")
+        changed, changed_at = (_CHANGED, _CHANGED_AT) if compared else (Sql("false"), Sql("null"))
+        frame = run.sql(sql(_ANSWERS, step=int(step), block=block, changed=changed, changed_at=changed_at))
+        told = _changed(run, step) if compared else _NONE
+        return cls(step, [_answer(one) for one in rows(frame)], _sampled(run, step), told)
 
     def arranged(self, wish: Wish, found: frozenset[Key] | None = None) -> Arranged:
         """The lines that a wish asks for.
@@ -194,14 +224,27 @@ class StepSamples:
             raise InputError(f"sort: got {wish.sort!r}, expected one of {', '.join(SORTS)}")
         if wish.only not in ONLY:
             raise InputError(f"only: got {wish.only!r}, expected one of {', '.join(ONLY)}")
-        keeps = ONLY[wish.only]
-        held = {at for at in range(len(self.answers)) if keeps(self, at)}
+        held, why = self._kept(wish.only)
         if found is not None:
             held = {at for at in held if key_of(self.answers[at]) in found}
         if wish.group is not None:
             held = {at for at in held if self.answers[at]["group"] == wish.group}
         held, note = self._trained_in(wish, held)
-        return Arranged(self._lines(wish.sort, held), len(held), note)
+        return Arranged(self._lines(wish.sort, held), len(held), " ".join(filter(None, (why, note))))
+
+    def _kept(self, only: str) -> tuple[set[int], str]:
+        """The answers that a narrowing keeps, and what is to be said of it."""
+        held = {at for at in range(len(self.answers)) if ONLY[only](self, at)}
+        many = self.changed
+        if only != "changed" or len(held) == many.answers:
+            return held, ""
+        of = f"{count(many.answers)} {'answer' if many.answers == 1 else 'answers'} of this step"
+        trained = f"{of} {'is' if many.answers == 1 else 'are'} trained on tokens that weren't sampled"
+        if not many.named:
+            every = set(range(len(self.answers)))
+            return every, f"{trained}. Which ones isn't recorded: these are all of the step."
+        least = "" if many.named == many.answers else " A batch names its first 64."
+        return held, f"{trained}; {count(len(held))} of them {'has' if len(held) == 1 else 'have'} a row.{least}"
 
     def _trained_in(self, wish: Wish, held: set[int]) -> tuple[set[int], str]:
         """Of ``held`` the answers of a micro-batch; all of them, with the reason, where that isn't known."""
@@ -252,6 +295,7 @@ ONLY: Final[Mapping[str, Callable[[StepSamples, int], bool]]] = {
     "nan": lambda found, at: found.answers[at]["nan_count"] > 0,
     "no_advantage": _without_advantage,
     "blocks": lambda found, at: found.answers[at]["block"],
+    "changed": lambda found, at: found.answers[at]["changed"],
 }
 
 
@@ -261,8 +305,19 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     found |= {name: None if missing(row[name]) else float(row[name]) for name in _NUMBERS}
     found |= {name: None if missing(row[name]) else bool(row[name]) for name in ("truncated", "has_error", "masked")}
     found["micro_batches"] = [int(one) for one in row["micro_batches"]]
-    found["batch_id"], found["row"], found["block"] = int(row["batch_id"]), int(row["row"]), bool(row["block"])
+    found |= {name: int(row[name]) for name in ("batch_id", "row")} | {name: bool(row[name]) for name in _FLAGS}
     return found
+
+
+def _changed(run: Run, step: int) -> Changed:
+    frame = run.sql(
+        sql(
+            """select coalesce(sum(changed_answers), 0)::bigint as answers,
+               coalesce(sum(len(changed_rows)), 0)::bigint as named from token_identity where step = {step}""",
+            step=int(step),
+        )
+    )
+    return Changed(*(int(frame[name].iloc[0]) for name in Changed._fields))
 
 
 def _sampled(run: Run, step: int) -> int | None:

@@ -323,7 +323,7 @@ def test_2_every_finding_that_is_wrong_has_rows_that_show_it(found: Findings, tm
 def test_2_findings_are_json(found: Findings) -> None:
     told = json.loads(json.dumps(plain([one.to_dict() for one in found])))
     assert told[0]["kind"] == "alarm"
-    assert set(told[0]["where"]) == {"attempt", "step", "role", "phase", "micro_batch", "rank", "process"}
+    assert set(told[0]["where"]) == {"attempt", "step", "role", "phase", "micro_batch", "rank", "process", "token"}
 
 
 def test_g_users_text_in_a_list_of_findings_is_no_markup() -> None:

@@ -11,7 +11,9 @@ import pytest
 import probe
 from probe.analysis.step_samples import StepSamples, Wish, key_of, near, searched, tokens_of
 from probe.errors import InputError
+from probe.recorders.token_identity import identity
 from probe.runs.reader import Run
+from probe.same_tokens import compared
 from tests.told_samples import told_samples
 
 
@@ -79,6 +81,64 @@ def test_rewards_of_a_group_are_called_equal_only_where_all_of_them_are_known() 
 
     assert (equal(1.0, 1.0), equal(1.0, 0.0), equal(1.0, None), equal(1.0)) == (True, False, None, None)
     assert (equal(1.0, 1.0, chosen_by="worst"), equal(1.0, 0.0, chosen_by="worst")) == (None, False)
+
+
+SAMPLED = [[1, 2, 3], [1, 2, 3], [4, 5, 6], [4, 5, 6]]
+
+
+def recorded(directory: Path, trained: list[list[int]], **told: Any) -> StepSamples:
+    """The answers of a step that is trained on ``trained`` where :data:`SAMPLED`, again and again, were sampled."""
+    with probe.start("p", run_dir=directory, rank=0, world_size=1) as session, session.step(3):
+        sampled = [SAMPLED[row % len(SAMPLED)] for row in range(len(trained))]
+        probe.samples([3] * len(trained), response_ids=trained, sampled_ids=sampled, **told)
+    with Run(directory) as run:
+        return StepSamples.read(run, 3)
+
+
+def test_15_5_answers_trained_on_other_tokens_are_seen_alone_with_the_first_such_token(tmp_path: Path) -> None:
+    trained = [[1, 2, 3], [1, 2, 9], [4, 5, 6], [8, 5, 6]]
+    found = recorded(tmp_path / "run", trained, groups=["a", "a", "b", "b"])
+    told = found.arranged(Wish(only="changed"))
+    assert names(found, Wish(only="changed", sort="batch")) == ["a", "1", "b", "3"]
+    assert (told.answers, told.note) == (2, "")
+    assert [(one["changed"], one["changed_at"]) for one in found.answers] == [
+        (False, None),
+        (True, 2),  # of the first of them alone it is recorded
+        (False, None),
+        (True, None),
+    ]
+
+
+def test_15_5_of_more_changed_answers_than_a_batch_names_it_says_so(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", [[7, 7, 7]] * 90)
+    told = found.arranged(Wish(only="changed"))
+    assert told.answers == 64
+    assert told.note == (
+        "90 answers of this step are trained on tokens that weren't sampled; 64 of them have a row. "
+        "A batch names its first 64."
+    )
+    assert found.arranged(Wish()).note == ""
+
+
+def test_15_5_where_it_isnt_known_which_answers_changed_all_are_shown_and_it_says_so(tmp_path: Path) -> None:
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session, session.step(3):
+        probe.samples([3, 3])
+        # As agent loops of verl tell it, who know of no batch.
+        one = compared([7, 7, 7], [True] * 3, [7, 8, 7], parts=False)
+        row = identity([one], None, -1, "verl.AgentLoopWorker", None, keeps_ids=False)
+        session.recording.writer.add_rows([row], session.recording.sample_scope(), 0)
+    with Run(tmp_path / "run") as run:
+        found = StepSamples.read(run, 3)
+    told = found.arranged(Wish(only="changed"))
+    assert told.answers == 2
+    assert told.note == (
+        "1 answer of this step is trained on tokens that weren't sampled. "
+        "Which ones isn't recorded: these are all of the step."
+    )
+
+
+def test_15_5_a_run_that_compared_no_ids_has_no_changed_answers(run: Run) -> None:
+    assert names(StepSamples.read(run, 2), Wish(only="changed")) == []
 
 
 def test_a_search_finds_names_and_texts_that_are_recorded_and_no_sql(run: Run) -> None:

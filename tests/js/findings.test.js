@@ -122,6 +122,10 @@ test("a finding about samples leads to them where the run has any: to those of i
   assert.deepEqual(destination(found("tuning", "cut_off", "overview", { step: 4 }), here)?.samples, { only: "truncated" });
   assert.deepEqual(destination(found("tuning", "equal_rewards", "overview", {}, { since: 2 }), here)?.samples, { only: "no_advantage" });
   assert.equal(destination(NAN, here)?.tab, "samples");
+  assert.deepEqual(destination(found("alarm", "mismatch", "overview", {}, { since: 4 }), here), { label: "Go to samples of step 4", step: 4, rank: null, tab: "samples", samples: { only: "blocks" } });
+  assert.deepEqual(destination(found("alarm", "not_sampled", "overview", { step: 4 }), here)?.samples, { only: "changed" });
+  const token = destination(found("alarm", "not_sampled", "overview", { step: 4, token: 212 }), here);
+  assert.deepEqual([token?.label, token?.samples], ["Go to token 212, step 4", { only: "changed", sort: "batch" }]); //  the token is of the first one
   assert.deepEqual([destination(spike, { ...here, sampled: false })?.tab, destination(LEAK, here)?.samples], ["overview", undefined]);
 });
 

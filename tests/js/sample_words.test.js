@@ -20,6 +20,13 @@ test("an answer that failed says so once, and one that the loss leaves out that"
   assert.equal(became({ has_error: null, masked: null }), "");
 });
 
+test("an answer that is trained on other tokens than were sampled says so, and from where on where that is known", () => {
+  assert.equal(became({ changed: true, ended: "stop" }), "other tokens than sampled · stop");
+  assert.match(factsOf({ ...ANSWER, changed: true, changed_at: 0 }), /other tokens than sampled; the first other token is 0/);
+  assert.doesNotMatch(factsOf({ ...ANSWER, changed: true, changed_at: null }), /first other/);
+  assert.equal(became({ changed: false }), "");
+});
+
 test("a group counts them, and calls of tools are among the facts", () => {
   assert.equal(groupTexts({ kind: "group", of: 0, group: "a", answers: 4, failed: 2, truncated: 1 }).at(-1), "2 failed · 1 truncated");
   assert.match(factsOf({ ...ANSWER, turns: 2, tools: 3 }), /2 turns; 3 tool calls/);

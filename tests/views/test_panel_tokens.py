@@ -14,6 +14,7 @@ from probe.opened import Run
 from probe.views.panel.browsing import Browsing, kept
 from probe.views.panel.funnel import kept as kept_funnel
 from probe.views.panel.lanes import kept as kept_lanes
+from probe.views.panel.looking import told as told_findings
 from tests.served_run import served_run
 from tests.told_samples import told_samples
 from tests.views import stub_boards as boards
@@ -208,6 +209,40 @@ def test_15_5_a_finding_leads_to_the_samples_of_its_micro_batch_and_from_there_t
     last = until(lambda: page.evaluate(ASKED))[-1]
     told = f"Only micro-batch {last['micro_batch']} of {last['phase']}"
     expect(page.get_by_role("button", name=told)).to_be_visible()
+    browsing.close()
+
+
+def test_15_5_tokens_that_werent_sampled_lead_to_the_first_of_them(page: Any, tmp_path: Path, shots: Path) -> None:
+    path = tmp_path / "run"
+    with probe.start("p", run_dir=path, rank=0, world_size=1, samples="text") as session, session.step(2):
+        rollout = np.full((3, 40), -1.0)
+        trained = rollout.copy()
+        trained[0, 3] -= 4  # the largest difference is of an answer that is as it was sampled
+        trained[1, 30] -= 2
+        ids = np.tile(np.arange(40), (70, 1))
+        ids[1:, 21:] += 1
+        many = [one.repeat([1, 1, 68], 0) for one in (trained, rollout)]
+        probe.samples(
+            [40] * 70, log_probs=many[0], rollout_log_probs=many[1], response_ids=ids, sampled_ids=[range(40)] * 70
+        )
+    with Run(tmp_path / "run") as run:
+        told = [one for one in told_findings(run.findings()) if one["name"] == "not_sampled"]
+    views = [*boards.VIEWS, {"id": "samples", "title": "Samples", "about": "Answers.", "panels": []}]
+    made, _ = shown(page, steps=4, views=views, topics=TOPICS)
+    verdict = {"findings": told, "looking": True, "whole": True, "ledger": FUNNEL}
+    host.send(page, made.state(complete_step=4, verdict=verdict))
+    page.get_by_role("button", name="Go to token 21, step 2").click()
+    browsing = Browsing(str(tmp_path / "run"))
+    answer(page, browsing)
+    expect(page.locator(".pp-samples .pp-read[role=status]").first).to_have_text(
+        "69 answers of this step are trained on tokens that weren't sampled; 64 of them have a row. "
+        "A batch names its first 64."
+    )
+    answer(page, browsing)
+    expect(page.locator(".pp-answer h3")).to_have_text("Answer 1")
+    expect(page.locator(".pp-tokens h4")).to_have_text("Token 21 of 40")
+    expect(page.locator(".pp-answer .pp-sentence")).to_contain_text("the first other token is 21")
+    page.screenshot(path=shots / "samples_changed.png", full_page=True)
     browsing.close()
 
 

@@ -47,6 +47,31 @@ def test_15_5_findings_on_nan_the_gradients_norm_and_truncation_lead_to_their_an
     assert "1 of 6 answers that have a row." in made.html
 
 
+def test_15_5_a_mismatch_leads_to_the_answers_whose_tokens_are_kept(directory: Path) -> None:
+    found = Findings([Finding("alarm", "mismatch", "They disagree.", since=Since(2))])
+    with Run(directory) as run:
+        made = samples.section(run, found)
+        kept = run.sql("select row from token_blocks where step = 2")["row"].tolist()
+    assert len(answers_of(made.html, made.anchors[0])) == len(kept) == 4
+    assert "Step 2, answers whose tokens are kept" in made.html
+
+
+def test_15_5_tokens_that_werent_sampled_lead_to_their_answers(tmp_path: Path) -> None:
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        for step in (1, 2):
+            with session.step(step):
+                trained = [[1, 2, 3], [1, 2, 3 * step]]
+                probe.samples([3, 3], response_ids=trained, sampled_ids=[[1, 2, 3]] * 2)
+    with probe.open(tmp_path / "run") as run:
+        found = run.findings()
+        made = samples.section(run, found)
+    (at,) = [at for at, one in enumerate(found) if one.name == "not_sampled"]
+    (changed,) = answers_of(made.html, made.anchors[at])
+    assert changed.startswith("Answer 1 ")
+    assert changed.endswith("other tokens than sampled")
+    assert "Step 2, answers trained on other tokens than were sampled" in made.html
+
+
 def test_15_5_the_report_shows_the_worst_step_group_by_group_and_recorded_texts_as_text(directory: Path) -> None:
     with Run(directory) as run:
         page = Page(report_html(run))

@@ -56,6 +56,7 @@ class Where:
     micro_batch: int | None = None
     rank: int | None = None
     process: str | None = None  #: its name, of a process without a rank too
+    token: int | None = None  #: of an answer of the step, among those of its response, from 0
 
     def __str__(self) -> str:
         told = {name: getattr(self, name) for name in ("role", "phase", "micro_batch", "step", "rank")}
@@ -71,10 +72,10 @@ class Where:
             **more: Fields that override it.
 
         >>> Where.of({"rank": 1.0, "phase": "update", "seconds": 3})
-        Where(attempt=None, step=None, role=None, phase='update', micro_batch=None, rank=1, process=None)
+        Where(attempt=None, step=None, role=None, phase='update', micro_batch=None, rank=1, process=None, token=None)
         """
         told: dict[str, Any] = {one.name: row.get(one.name) for one in fields(cls)} | more
-        numbers = ("attempt", "step", "micro_batch", "rank")
+        numbers = ("attempt", "step", "micro_batch", "rank", "token")
         known: dict[str, Any] = {}
         for name, value in told.items():
             known[name] = whole(value) if name in numbers else None if missing(value) else str(value)

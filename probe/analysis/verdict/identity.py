@@ -54,7 +54,7 @@ def identity(run: Run) -> Finding | None:
         "not_sampled",
         _sentence(theirs, since.step, rank),
         topic="token_balance",
-        where=Where(rank=rank),
+        where=Where(step=whole(changed[0]["step"]), rank=rank, token=_token(run, changed[0])),
         since=since,
         cost=_cost(changed, theirs),
         why=f"{_first(changed[0])}{_reads(run, changed[0])} From there on log-probabilities of rollout and training "
@@ -141,6 +141,18 @@ def _reads(run: Run, one: dict[str, Any]) -> str:
         )
     )
     return f" The answer reads “{short(text['response_text'][0], 80)}”." if len(text) else ""
+
+
+def _token(run: Run, one: dict[str, Any]) -> int | None:
+    """The first token that differs, where its answer has a row and can be looked at token by token."""
+    row = whole(one["first_row"])
+    if row is None or not run.has("samples"):
+        return None
+    here = joined((same(name, one[name]) for name in ("process", "step", "batch_id")), " and ")
+    block = sql("exists (select 1 from token_blocks where {here} and row = {row})", here=here, row=row)
+    seen = sql("(len(response_ids) > 0 or {block})", block=block if run.has("token_blocks") else Sql("false"))
+    found = run.sql(sql("select 1 from samples where {here} and row = {row} and {seen}", here=here, row=row, seen=seen))
+    return None if found.empty else whole(one["first_token"])
 
 
 def _evidence(step: int | None, rank: int | None) -> Sql:

@@ -44,6 +44,8 @@ MOST: Final = 30
 MOST_LETTERS: Final = 800
 #: Letters of a query: one that is longer isn't told, as a part of it would be wrong.
 MOST_SQL: Final = 4000
+#: What of its place.
+PLACE: Final = ("step", "role", "phase", "micro_batch", "rank", "process", "token")
 #: What follows from one finding, and is told with it.
 MOST_FOLDED: Final = 10
 #: Of each part of a post-mortem: lines or rows, letters of one, and of a text such as a traceback, whose end counts.
@@ -211,7 +213,7 @@ def told(found: Findings) -> list[dict[str, Any]]:
 
 
 def _plain(one: Finding) -> dict[str, Any]:
-    where = {name: getattr(one.where, name) for name in ("step", "role", "phase", "micro_batch", "rank", "process")}
+    where = {name: getattr(one.where, name) for name in PLACE}
     change = one.change
     return {
         "kind": one.kind,

@@ -89,6 +89,8 @@ _NARROWED: Final = {
     "truncated": ", truncated answers",
     "failed": ", answers that failed",
     "no_advantage": ", answers without advantage",
+    "blocks": ", answers whose tokens are kept",
+    "changed": ", answers trained on other tokens than were sampled",
 }
 
 

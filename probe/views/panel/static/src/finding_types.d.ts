@@ -26,7 +26,7 @@ export interface Finding {
   topic: string;
   sentence: string;
   why: string;
-  where: { step: number | null; role: string | null; phase: string | null; micro_batch: number | null; rank: number | null; process: string | null };
+  where: { step: number | null; role: string | null; phase: string | null; micro_batch: number | null; rank: number | null; process: string | null; token?: number | null };
   /** the step with which it began */
   since: number | null;
   change: FindingChange | null;

@@ -159,7 +159,7 @@ export function counted(findings, topics) {
 }
 
 /** Findings whose place is among the samples, and which of them they are of. @type {Record<string, Partial<Narrowing>>} */
-const OF_SAMPLES = { gradient_spike: {}, nan: {}, cut_off: { only: "truncated" }, equal_rewards: { only: "no_advantage" }, failed_in_baseline: { only: "failed" }, masked_in_baseline: {} };
+const OF_SAMPLES = { gradient_spike: {}, nan: {}, cut_off: { only: "truncated" }, equal_rewards: { only: "no_advantage" }, failed_in_baseline: { only: "failed" }, masked_in_baseline: {}, mismatch: { only: "blocks" }, not_sampled: { only: "changed" } };
 
 /**
  * The samples that a finding is of; null where it is of none.
@@ -168,8 +168,9 @@ const OF_SAMPLES = { gradient_spike: {}, nan: {}, cut_off: { only: "truncated" }
  */
 export function samplesOf({ name, where }) {
   if (!Object.hasOwn(OF_SAMPLES, name)) return null;
-  const { micro_batch: batch, phase, process } = where;
-  return { ...OF_SAMPLES[name], ...(batch === null ? {} : { micro_batch: batch, phase: phase ?? "", process: process ?? "" }) };
+  const { micro_batch: batch, phase, process, token = null } = where;
+  //  The token is of the first answer in the order of the batch.
+  return { ...OF_SAMPLES[name], ...(token === null ? {} : { sort: "batch" }), ...(batch === null ? {} : { micro_batch: batch, phase: phase ?? "", process: process ?? "" }) };
 }
 
 /**
@@ -193,8 +194,14 @@ function rankOf({ rank, process }, ranks) {
  */
 const firstOf = (steps, has) => steps.find((one) => one !== null && one !== undefined && has(one)) ?? null;
 
-/** @param {Partial<Narrowing>} samples */
-const ofSamples = ({ micro_batch: batch }) => (batch === undefined ? "samples of " : `samples of micro-batch ${batch}, `);
+/**
+ * @param {Partial<Narrowing>} samples
+ * @param {number | null} token
+ */
+function ofSamples({ micro_batch: batch }, token) {
+  if (token !== null) return `token ${token}, `;
+  return batch === undefined ? "samples of " : `samples of micro-batch ${batch}, `;
+}
 
 /**
  * Where a finding leads, and what the button says; null where nothing here shows its place.
@@ -214,5 +221,5 @@ export function destination(finding, { has, ranks, views, topics, sampled = fals
   const samples = sampled ? samplesIn(views, finding) : null;
   const view = views.find(({ id }) => id === (samples ? "samples" : viewOf(finding, topics)));
   const place = step !== null ? `step ${step}` : (rank ?? view?.title);
-  return place === undefined ? null : { label: `Go to ${samples && step !== null ? ofSamples(samples) : ""}${place}`, step, rank, tab: view?.id ?? null, ...(samples ? { samples } : {}) };
+  return place === undefined ? null : { label: `Go to ${samples && step !== null ? ofSamples(samples, where.token ?? null) : ""}${place}`, step, rank, tab: view?.id ?? null, ...(samples ? { samples } : {}) };
 }

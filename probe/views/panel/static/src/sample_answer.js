@@ -48,7 +48,7 @@ export class SampleAnswer {
     this.colour.select.value = colouring;
     const cells = Object.keys(numbers).length > 0 || ids.length > 0;
     this.map.root.hidden = !cells;
-    if (cells) this.map.show({ tokens, arrays: numbers, ids: ids.length === tokens ? ids : [], version: line.weight_version ?? null }, colouring, line.difference_at ?? 0);
+    if (cells) this.map.show({ tokens, arrays: numbers, ids: ids.length === tokens ? ids : [], version: line.weight_version ?? null }, colouring, line.changed_at ?? line.difference_at ?? 0);
     this._legend(cells);
     this.texts.hidden = text === null && prompt === null;
     say(this.text, [prompt, text].filter((one) => one !== null).join("\n\n") + (cut ? `\n… and ${count(cut)} more letters` : ""));

@@ -32,21 +32,29 @@ export function groupTexts({ group, answers = 0, reward, tokens, difference_larg
  * @param {SampleLine} line
  * @param {string[]} conversation what is said of its turns, after what went wrong
  */
-function becameOf({ ended, truncated, dropped, has_error: error, masked, micro_batches: batches = [], passes }, conversation = []) {
+function becameOf({ ended, truncated, dropped, has_error: error, masked, changed, micro_batches: batches = [], passes }, conversation = []) {
+  const missed = [error && dropped !== "failed" ? "failed" : "", masked && !dropped ? "not in the loss" : "", changed ? "other tokens than sampled" : ""];
+  return [...missed, dropped ? `dropped: ${dropped}` : "", truncated && dropped !== "truncated" ? "truncated" : "", ...conversation, ended ?? "", trainedBy(batches, passes)].filter(Boolean);
+}
+
+/**
+ * @param {number[]} batches
+ * @param {number | null} [passes]
+ */
+function trainedBy(batches, passes) {
   const known = [...new Set(batches.filter((one) => one >= 0))];
-  const trained = known.length ? `micro-batch ${known.join(", ")}` : passes ? `trained ${passes === 1 ? "once" : `${passes} times`}` : "";
-  const missed = [error && dropped !== "failed" ? "failed" : "", masked && !dropped ? "not in the loss" : ""];
-  return [...missed, dropped ? `dropped: ${dropped}` : "", truncated && dropped !== "truncated" ? "truncated" : "", ...conversation, ended ?? "", trained].filter(Boolean);
+  if (known.length) return `micro-batch ${known.join(", ")}`;
+  return passes ? `trained ${passes === 1 ? "once" : `${passes} times`}` : "";
 }
 
 /** @param {SampleLine} line */
 export function factsOf(line) {
-  const { prompt_tokens: prompt, response_tokens: tokens = 0, loss_tokens: loss, turns, tools, reward, advantage_mean: advantage, weight_version: version } = line;
+  const { prompt_tokens: prompt, response_tokens: tokens = 0, loss_tokens: loss, turns, tools, reward, advantage_mean: advantage, weight_version: version, changed_at: other } = line;
   const known = Object.keys(FATES).filter((fate) => line[`${fate}_tokens`]).map((fate) => `${count(line[`${fate}_tokens`])} ${FATES[fate]}`);
   const parts = [
     `Reward ${told(reward)}, advantage ${withSign(advantage)}`,
     `${count(tokens)} tokens${prompt ? ` after ${count(prompt)} of the prompt` : ""}${loss !== null && loss !== undefined && loss !== tokens ? `, of which the loss counts ${count(loss)}` : ""}`,
-    turns ? many(turns, "turn") : "", tools ? many(tools, "tool call") : "", version === null || version === undefined ? "" : `weights ${version}`, becameOf(line).join(", "), known.join(", "),
+    turns ? many(turns, "turn") : "", tools ? many(tools, "tool call") : "", version === null || version === undefined ? "" : `weights ${version}`, becameOf(line).join(", "), typeof other === "number" ? `the first other token is ${other}` : "", known.join(", "),
   ];
   return `${parts.filter(Boolean).join("; ")}.`;
 }

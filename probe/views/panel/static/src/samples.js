@@ -24,7 +24,7 @@ const AGAIN = 15000; //  ms after which a server that hasn't answered is asked a
 /** @type {[name: string, title: string][]} */
 const SORTS = [["difference", "largest difference"], ["advantage", "largest advantage"], ["tokens", "most tokens"], ["reward", "lowest reward"], ["batch", "place in the batch"]];
 /** @type {[name: string, title: string][]} */
-const ONLY = [["all", "all"], ["truncated", "truncated"], ["dropped", "dropped"], ["failed", "failed"], ["nan", "with NaN"], ["no_advantage", "without advantage"], ["blocks", "with their tokens"]];
+const ONLY = [["all", "all"], ["truncated", "truncated"], ["dropped", "dropped"], ["failed", "failed"], ["nan", "with NaN"], ["no_advantage", "without advantage"], ["blocks", "with their tokens"], ["changed", "trained on other tokens"]];
 
 /** The keys of the list, and what they do; J and K work wherever the panel has the focus. @type {[keys: string[], does: string][]} */
 const KEYS = [[["↑", "↓"], "answer"], [["J", "K"], "group"], [["Enter"], "tokens, or a group alone"], [["Esc"], "back"]];
@@ -232,7 +232,7 @@ export class Samples {
       this.grid.scrollTop = 0;
       this.grid.setAttribute("aria-rowcount", String(answer.total + 1));
       this.body.style.blockSize = `${answer.total * LINE}px`;
-      this.active = Math.max(answer.lines.findIndex(({ kind }) => kind === "answer"), 0);
+      this.active = firstOf(answer.lines, this.narrowing.only);
       this._tell(answer);
     }
     this.pieces.set(piece, answer.lines);
@@ -375,4 +375,14 @@ export class Samples {
     this._open(line);
     if (further) this.one.focus();
   }
+}
+
+/**
+ * The line that is opened first: an answer; among those trained on other tokens, one of which it is known from where on.
+ * @param {SampleLine[]} lines
+ * @param {string} only
+ */
+function firstOf(lines, only) {
+  const known = only === "changed" ? lines.findIndex(({ changed_at: at }) => typeof at === "number") : -1;
+  return known < 0 ? Math.max(lines.findIndex(({ kind }) => kind === "answer"), 0) : known;
 }
