@@ -12,6 +12,7 @@ import pytest
 import probe
 from probe.opened import Run
 from probe.views.panel.browsing import Browsing, kept
+from probe.views.panel.disagree import kept as kept_disagreement
 from probe.views.panel.funnel import kept as kept_funnel
 from probe.views.panel.lanes import kept as kept_lanes
 from probe.views.panel.looking import told as told_findings
@@ -24,6 +25,7 @@ from tests.views.panel_findings import TOPICS, finding
 from tests.views.panel_looks import every_text_can_be_read, look, nothing_overflows
 from tests.views.panel_page import box, card, expect, resized, shown, to_view
 from tests.views.test_axe import AXE, found
+from tests.views.test_disagree import sampled as mismatched
 from tests.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -259,6 +261,58 @@ def test_15_5_a_saved_panel_shows_its_few_samples_and_asks_nobody(page: Any, tmp
     expect(page.locator(".pp-tokens h4")).to_have_text(re.compile(r"^Token \d of 3$"))
     expect(page.locator(".pp-sample-tools")).to_be_hidden()  # nobody can be asked for another order
     assert page.evaluate("__host.sent.filter(({ ask }) => ask === 'samples')") == []
+
+
+def test_15_4_the_view_of_tokens_says_why_rollout_and_training_disagree_and_what_it_isnt(
+    page: Any, tmp_path: Path, shots: Path
+) -> None:
+    with Run(mismatched(tmp_path / "run", cut=2)) as run:
+        told = kept_disagreement(run)
+    with Run(mismatched(tmp_path / "clean")) as run:
+        agree = kept_disagreement(run)
+    assert told is not None
+    assert agree is not None
+    made, _ = shown(page, steps=4, topics=TOPICS)
+    verdict = {"findings": [], "looking": True, "whole": True}
+    host.send(page, made.state(complete_step=4, verdict=verdict | {"disagreement": told}))
+    figure = page.locator(".pp-disagree")
+    expect(figure).to_be_hidden()  # of another view
+    page.get_by_role("tab", name="Tokens").click()
+    expect(figure.locator("h3")).to_have_text("Why rollout and training disagree")
+    expect(figure.locator(".pp-sentence")).to_have_text(told["sentence"])
+    rows = figure.locator("tbody tr")
+    expect(rows).to_have_count(len(told["causes"]))
+    for at, one in enumerate(told["causes"]):
+        expect(rows.nth(at).locator(":is(th, td)")).to_have_text([one["name"], one["seen"], one["word"]])
+        expect(rows.nth(at)).to_be_visible()
+    strips = figure.get_by_role("listitem")
+    expect(strips).to_have_count(len(told["strips"]))
+    widths = strips.locator("svg").evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")
+    shares = [one["share"] for one in told["strips"]]
+    assert widths == pytest.approx([max(widths) * one for one in shares], abs=1)
+    expect(strips.first).to_contain_text("●")
+    for theme, width in (("light", 1040), ("dark", 1040), ("light", 400)):
+        page.emulate_media(color_scheme=theme)
+        resized(page, width)
+        expect(page.locator(".probe-panel")).to_have_attribute("data-theme", theme)
+        figure.screenshot(path=shots / f"disagree_{theme}_{width}.png")
+        nothing_overflows(page)
+        every_text_can_be_read(page)
+        if AXE.exists():
+            assert found(page, AXE.read_text(), ".pp-disagree") == []
+    figure.get_by_text("Causes that were looked for").click()
+    expect(rows.first).to_be_hidden()
+    host.send(page, made.state(verdict=verdict | {"disagreement": told | {"confidence": "Confidence: low."}}))
+    expect(figure.locator(".pp-read").first).to_have_text("Confidence: low.")
+    expect(rows.first).to_be_hidden()  # what was folded stays so
+    host.send(page, made.state(verdict=verdict | {"disagreement": agree}))
+    expect(figure.locator("h3")).to_have_text("Rollout and training agree")
+    expect(figure.get_by_role("list")).to_be_hidden()
+    figure.get_by_text("Causes that were looked for").click()
+    expect(rows.first).to_be_visible()
+    figure.screenshot(path=shots / "agree.png")
+    host.send(page, made.state(verdict=verdict | {"disagreement": None}))
+    expect(figure).to_be_hidden()
 
 
 def test_15_6_the_view_of_tokens_has_lanes_by_replica_beside_the_trainers_for_the_chosen_step(

@@ -44,11 +44,7 @@ def groups(tokens: Tokens, kept: Array) -> Judgement | None:
         tokens: Of all answers.
         kept: Which of them are compared, bool (tokens,).
     """
-    loud, count = patterns.loudness(tokens, kept)
-    loud, there = np.maximum(loud, QUIET), count > 0
-    step, rank, version = (tokens.known(name)[there] for name in ("step", "rank", "weight_version"))
-    behind = behind_by(tokens.of(there))
-    rows = _Rows(tokens, there, loud[there], count[there], step, rank, version, behind)
+    rows = rows_of(tokens, kept)
     found = _by_version(rows) or _by_rank(rows) or _by_step(rows) or _by_row(rows)
     if found is None:
         return None
@@ -56,7 +52,7 @@ def groups(tokens: Tokens, kept: Array) -> Judgement | None:
     return found if (measured(tokens.log_ratio[theirs]).k3 or 0.0) >= LEAST_K3 else None
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """The answers that are compared; arrays (rows,)."""
 
     tokens: Tokens
@@ -91,7 +87,38 @@ class _Rows(NamedTuple):
         return ("unsynced",) if self.fresh(inside) else ("stale",)
 
 
-def _by_version(rows: _Rows) -> Judgement | None:
+def rows_of(tokens: Tokens, kept: Array) -> Rows:
+    """The answers that have such tokens, and how loud they are.
+
+    Args:
+        tokens: Of all answers.
+        kept: Which of them are compared, bool (tokens,).
+    """
+    loud, count = patterns.loudness(tokens, kept)
+    loud, there = np.maximum(loud, QUIET), count > 0
+    step, rank, version = (tokens.known(name)[there] for name in ("step", "rank", "weight_version"))
+    behind = behind_by(tokens.of(there))
+    return Rows(tokens, there, loud[there], count[there], step, rank, version, behind)
+
+
+def loudest_rank(rows: Rows) -> int | None:
+    """The rank whose answers differ most in the median; None where no two ranks are known."""
+    ranks = np.unique(rows.rank[rows.rank != NOT_KNOWN])
+    if len(ranks) < 2:
+        return None
+    middles = {int(one): float(np.median(rows.loud[rows.rank == one])) for one in ranks}
+    return max(middles, key=lambda one: middles[one])
+
+
+def loud_rows(rows: Rows) -> Array:
+    """Which answers are louder than quiet ones are by the noise of their few tokens, bool (rows,)."""
+    quiet = float(np.quantile(rows.loud, 0.25)) * np.exp(0.67 * ROW_SPREAD)
+    times = rows.loud / max(quiet, 1e-6)
+    noise = np.sqrt(1 / (2 * rows.many) + ROW_SPREAD**2)
+    return np.asarray((times >= LOUD_TIMES) & (np.log(times) >= LOUD_DEVIATIONS * noise))
+
+
+def _by_version(rows: Rows) -> Judgement | None:
     if rows.behind is None:
         return None
     older = rows.behind > rows.behind.min()
@@ -115,13 +142,9 @@ def _by_version(rows: _Rows) -> Judgement | None:
     )
 
 
-def _by_rank(rows: _Rows) -> Judgement | None:
-    ranks = np.unique(rows.rank[rows.rank != NOT_KNOWN])
-    if len(ranks) < 2:
-        return None
-    middles = {int(one): float(np.median(rows.loud[rows.rank == one])) for one in ranks}
-    worst = max(middles, key=lambda one: middles[one])
-    found = rows.compare(rows.rank == worst)
+def _by_rank(rows: Rows) -> Judgement | None:
+    worst = loudest_rank(rows)
+    found = None if worst is None else rows.compare(rows.rank == worst)
     if found is None:
         return None
     inside = rows.whole(rows.rank == worst)
@@ -138,7 +161,7 @@ def _by_rank(rows: _Rows) -> Judgement | None:
     )
 
 
-def _by_step(rows: _Rows) -> Judgement | None:
+def _by_step(rows: Rows) -> Judgement | None:
     """Whether it begins in a step: weights that were not renewed from then on, whatever is told of their version."""
     if (rows.step == NOT_KNOWN).any():
         return None
@@ -174,12 +197,9 @@ def _by_step(rows: _Rows) -> Judgement | None:
     )
 
 
-def _by_row(rows: _Rows) -> Judgement | None:
+def _by_row(rows: Rows) -> Judgement | None:
     """Whether some rows are loud and all others quiet."""
-    quiet = float(np.quantile(rows.loud, 0.25)) * np.exp(0.67 * ROW_SPREAD)
-    times = rows.loud / max(quiet, 1e-6)
-    noise = np.sqrt(1 / (2 * rows.many) + ROW_SPREAD**2)
-    loud = (times >= LOUD_TIMES) & (np.log(times) >= LOUD_DEVIATIONS * noise)
+    loud = loud_rows(rows)
     inside = rows.whole(loud)
     share = concerned_share(rows.tokens, inside)
     if loud.sum() < LOUD_ROWS or share is None or share < LOUD_SHARE or (~loud).sum() < LOUD_ROWS:

@@ -62,7 +62,7 @@ def tokens(run: Run) -> list[Finding]:
 
 def _agreement(run: Run) -> list[tuple[Finding, str]]:
     """What log-probabilities say, with the cause that is judged to be behind it."""
-    held = _held(run)
+    held = newest_tokens(run)
     if held is None:
         missing = _unrecorded(run)
         return [] if missing is None else [(_withheld(missing), "unknown")]
@@ -76,8 +76,12 @@ def _agreement(run: Run) -> list[tuple[Finding, str]]:
     return [(_finding(found), found.judgement.cause)]
 
 
-def _held(run: Run) -> Tokens | None:
-    """The tokens of the newest steps of which both log-probabilities are kept."""
+def newest_tokens(run: Run) -> Tokens | None:
+    """The tokens of the newest steps of which both log-probabilities are kept; None where none are.
+
+    Args:
+        run: The run.
+    """
     if not run.has("token_blocks"):
         return None
     newest = whole(run.sql("select max(step) as step from token_blocks")["step"][0])

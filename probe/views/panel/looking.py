@@ -2,14 +2,15 @@
 
 Each line of its input is a JSON object: ``attempt`` (null shows each step of the newest that has it) and ``whole``
 (whether to look for everything; else for what an alarm may come of, and the rest stays as it was found) and ``live``
-(false where nobody writes any more). Its answer is
-one line: ``findings``, ``post_mortem`` (of a run that has failed, else null), ``ledger`` (where the tokens went, see
-:func:`probe.views.panel.funnel.kept`, null where no samples were recorded), ``samples`` (what a saved copy keeps of
-them, see :func:`probe.views.panel.browsing.kept`, else null), ``what_if`` (the batches of the last step
-that has ended, see :func:`probe.views.panel.what_if.told_batches`, else null), ``long_tail`` (the lanes of the replicas
-of the last step that has ended, see :func:`probe.views.panel.lanes.told`, else null), ``outlook`` (what comes with
-advice, see :func:`probe.views.panel.outlook.told`, else null), ``failed`` (what couldn't be looked for, and why) and
-``cpu_s``, the seconds of CPU that it took since the last answer, at first with its start. It ends with its input.
+(false where nobody writes any more). Its answer is one line: ``findings``, ``post_mortem`` (of a run that has failed,
+else null), ``ledger`` (where the tokens went, see :func:`probe.views.panel.funnel.kept`, null where no samples were
+recorded), ``disagreement`` (why rollout and training disagree, see :func:`probe.views.panel.disagree.kept`, else
+null), ``samples`` (what a saved copy keeps of them, see :func:`probe.views.panel.browsing.kept`, else null),
+``what_if`` (the batches of the last step that has ended, see :func:`probe.views.panel.what_if.told_batches`, else
+null), ``long_tail`` (the lanes of the replicas of the last step that has ended, see
+:func:`probe.views.panel.lanes.told`, else null), ``outlook`` (what comes with advice, see
+:func:`probe.views.panel.outlook.told`, else null), ``failed`` (what couldn't be looked for, and why) and ``cpu_s``,
+the seconds of CPU that it took since the last answer, at first with its start. It ends with its input.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from probe.analysis.verdict.watch import Watch
 from probe.errors import InputError
 from probe.guard import Guard
 from probe.runs.reader import Run
-from probe.views.panel import funnel, lanes, outlook, what_if
+from probe.views.panel import disagree, funnel, lanes, outlook, what_if
 from probe.views.panel.browsing import kept
 
 #: Findings of each kind, and characters of a text, that a page is told.
@@ -56,7 +57,7 @@ PART_TEXT: Final = 6000
 ADVISED_STEPS: Final = 3
 ADVISED_AGAIN: Final = 1.5
 #: What stands beside the findings, in the order in which it is told that it couldn't be worked out.
-BESIDE: Final = ("post_mortem", "ledger and samples", "advice", "outlook", "what if", "long tail")
+BESIDE: Final = ("post_mortem", "ledger and samples", "disagreement", "advice", "outlook", "what if", "long tail")
 
 _log = logging.getLogger("probe.views.panel")
 
@@ -78,6 +79,7 @@ class Looker:
         self._watch: Watch | None = None
         self._post_mortem: dict[str, Any] | None = None
         self._ledger: dict[str, Any] | None = None
+        self._disagreement: dict[str, Any] | None = None
         self._samples: dict[str, Any] | None = None
         self._advice: Advice | None = None
         self._advised_steps = 0  # that had ended when it was worked out
@@ -101,6 +103,7 @@ class Looker:
         self._write_post_mortem(run, found)
         if whole:
             self._write_ledger(run)
+            self._write_disagreement(run)
             self._write_advice(run, live=bool(asked.get("live")))
         if whole or self._what_if is None:  # so that it is there soon after the first step has ended
             self._write_what_if(run)
@@ -115,6 +118,7 @@ class Looker:
             "findings": told(found),
             "post_mortem": self._post_mortem,
             "ledger": self._ledger,
+            "disagreement": self._disagreement,
             "advice": None if self._advice is None else advised(run, self._advice),
             "samples": self._samples,
             "what_if": self._batches(),
@@ -167,6 +171,12 @@ class Looker:
         with self._beside("ledger and samples"):
             self._ledger = funnel.kept(run)
             self._samples = kept(run)
+
+    def _write_disagreement(self, run: Run) -> None:
+        """Why rollout and training disagree; what was said last is true no more where that can't be worked out now."""
+        self._disagreement = None
+        with self._beside("disagreement"):
+            self._disagreement = disagree.kept(run)
 
     def _write_what_if(self, run: Run) -> None:
         """What a page needs to answer what-ifs; what was said last stays where it can't be worked out now."""

@@ -39,6 +39,7 @@ UNKNOWN: Final[dict[str, Any]] = {
     "whole": False,
     "post_mortem": None,
     "ledger": None,
+    "disagreement": None,
     "advice": None,
 }
 SILENT: Final[dict[str, Any]] = {
@@ -47,6 +48,7 @@ SILENT: Final[dict[str, Any]] = {
     "whole": False,
     "post_mortem": None,
     "ledger": None,
+    "disagreement": None,
     "advice": None,
 }
 
@@ -105,6 +107,7 @@ class Verdict:
             is known; ``looking``, whether something will be; ``whole``, whether everything could be looked for;
             ``post_mortem`` as :func:`probe.views.panel.looking.shown` gives it, None where nothing has ended the run;
             ``ledger`` as :func:`probe.views.panel.funnel.kept` gives it, None where no samples were recorded;
+            ``disagreement`` as :func:`probe.views.panel.disagree.kept` gives it, None where nothing is judged;
             ``advice`` as :func:`probe.views.panel.looking.advised` gives it, None where no change is worth it.
         samples: What a saved copy keeps of the samples, as :func:`probe.views.panel.browsing.kept` gives it; None where
             there are none. No page is told it unasked.
@@ -197,6 +200,7 @@ class Verdict:
         told = {"findings": answer["findings"], "looking": True, "whole": not answer["failed"]}
         told["post_mortem"] = answer.get("post_mortem")
         told["ledger"] = answer.get("ledger")
+        told["disagreement"] = answer.get("disagreement")
         told["advice"] = answer.get("advice")
         if answer.get("samples") != self.samples:
             self.samples = answer.get("samples")

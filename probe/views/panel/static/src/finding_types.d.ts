@@ -71,6 +71,37 @@ export interface FunnelAt {
 /** Of the attempt, and of its last steps; see `kept` there. */
 export type FoundLedger = FunnelTold & FunnelAt;
 
+/** A cause of a mismatch, or several of which the same is said; see `_causes` in `probe/views/panel/disagree.py`. */
+export interface LookedFor {
+  name: string;
+  state: "yes" | "perhaps" | "part" | "no" | "noise" | "unknown";
+  word: string;
+  seen: string;
+}
+
+/** The differences of one answer; see `_strip` there. */
+export interface DifferenceStrip {
+  name: string;
+  about: string;
+  concerned: boolean;
+  largest: string;
+  tokens: number;
+  /** of the longest answer's tokens */
+  share: number;
+  /** by position, −4 to 4; null: not in the loss */
+  levels: (number | null)[];
+}
+
+/** Why rollout and training disagree; see `told` there. */
+export interface Disagreement {
+  agree: boolean;
+  sentence: string;
+  confidence: string;
+  causes: LookedFor[];
+  strips: DifferenceStrip[];
+  notes: string[];
+}
+
 /** What one replica did in a step; times are seconds after the begin of what is drawn. See `_lane` in
  * `probe/views/panel/lanes.py`. */
 export interface Lane {

@@ -1,7 +1,7 @@
 // Messages between kernel and browser: the state of the run, tables, series over all steps, wishes.
 
 import type { Spec, TableData } from "./definition_types.js";
-import type { Finding, FoundAdvice, FoundLedger, Lanes, PostMortem } from "./finding_types.js";
+import type { Disagreement, Finding, FoundAdvice, FoundLedger, Lanes, PostMortem } from "./finding_types.js";
 import type { OutlookTold } from "./outlook_types.js";
 import type { KeptSamples } from "./sample_types.js";
 import type { WhatIfBatches } from "./what_if_types.js";
@@ -37,7 +37,7 @@ export interface RunState {
   /** the replicas of the last step that has ended; null: nobody told when answers were sampled */
   long_tail?: Lanes | null;
   /** what was found, the worst first; null: nothing is known. See `Verdict` in `probe/views/panel/verdict.py` */
-  verdict?: { findings: Finding[] | null; looking: boolean; whole: boolean; post_mortem?: PostMortem | null; ledger?: FoundLedger | null; advice?: FoundAdvice | null };
+  verdict?: { findings: Finding[] | null; looking: boolean; whole: boolean; post_mortem?: PostMortem | null; ledger?: FoundLedger | null; disagreement?: Disagreement | null; advice?: FoundAdvice | null };
 }
 
 /** One table of a message. */

@@ -4,6 +4,7 @@
 import { Card, PACE } from "./cards.js";
 import { Controls } from "./controls.js";
 import { Details } from "./details.js";
+import { Disagree } from "./disagree.js";
 import { freshId, keyHints, node, say } from "./dom.js";
 import { Funnel } from "./funnel.js";
 import { Head } from "./head.js";
@@ -69,6 +70,7 @@ export class Panel {
     this.lead = node("div", { class: "pp-lead" }); //  the tiles, above the controls
     this.funnel = new Funnel(this);
     this.lanes = new Lanes(this);
+    this.disagree = new Disagree(this);
     this.samples = new Samples(this);
     this.whatIf = new WhatIf(this);
     this.outlook = new Outlook(this);
@@ -101,7 +103,7 @@ export class Panel {
 
   /** What stands below the tabs: the tiles, the controls, the figures. */
   _fill() {
-    this.tabs.pane.replaceChildren(this.lead, this.controls.root, this.funnel.root, this.lanes.root, this.samples.root, this.whatIf.root, this.outlook.root, this.grid);
+    this.tabs.pane.replaceChildren(this.lead, this.controls.root, this.funnel.root, this.lanes.root, this.disagree.root, this.samples.root, this.whatIf.root, this.outlook.root, this.grid);
   }
 
   get theme() {
@@ -231,6 +233,7 @@ export class Panel {
     this.verdict.draw();
     this.funnel.draw();
     this.lanes.draw();
+    this.disagree.draw();
     this.samples.draw();
     this.whatIf.draw();
     this.outlook.draw();
