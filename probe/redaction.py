@@ -136,9 +136,10 @@ class Redaction:
     def _is_named(self, values: Sequence[Any], place: int) -> bool:
         """Whether the text before names a secret: an option before its argument, or the name in a pair."""
         before, one = (values[place - 1], values[place]) if place else (None, None)
-        if not self._is_name_of_one(before) or (isinstance(one, str) and one.startswith("--")):
+        if not isinstance(before, str) or not self._is_name_of_one(before):
             return False
-        return len(values) == 2 or before.startswith("-")
+        given = not (isinstance(one, str) and one.startswith("--"))
+        return given and (len(values) == 2 or before.startswith("-"))
 
     def _is_name_of_one(self, text: Any) -> bool:
         return isinstance(text, str) and _NAME.fullmatch(text) is not None and self._is_secret(text, False)
