@@ -115,3 +115,14 @@ def pids(run: Path) -> dict[int, int]:
     """Process ids of the ranks."""
     text = (run.parent / f"{run.name}.log").read_text(errors="replace")
     return {int(rank): int(pid) for rank, pid in re.findall(r"pid (\d+) (\d+)", text)}
+
+
+def holder(page: Any, name: str) -> Any:
+    """The line of a notebook or run that holds memory."""
+    return page.locator(".probe-holders li", has=page.locator(".probe-holder-name", has_text=name))
+
+
+def plain(one: Any) -> str:
+    """The text of an element, spaces that don't break as plain ones."""
+    text: str = one.inner_text()
+    return text.replace("\u00a0", " ")

@@ -26,10 +26,12 @@ from tests.jupyter.driving import (
     await_that,
     change_theme,
     command,
+    holder,
     layout_saved,
     open_document,
     pauses,
     pids,
+    plain,
     row,
     show,
     step_of,
@@ -400,15 +402,6 @@ def test_2_memory_is_told_by_kernel_with_its_children_and_an_idle_one_is_shut_do
 
 #: The plugin's settings from the next page on.
 SET = """(settings) => window.jupyterapp.serviceManager.settings.save("probe-lab:plugin", JSON.stringify(settings))"""
-
-
-def holder(page: Any, name: str) -> Any:
-    return page.locator(".probe-holders li", has=page.locator(".probe-holder-name", has_text=name))
-
-
-def plain(one: Any) -> str:
-    text: str = one.inner_text()
-    return text.replace("\u00a0", " ")
 
 
 def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_again_brings_the_tab_back(
