@@ -36,7 +36,8 @@ def is_told_by_kernel(device: Device) -> bool:
 
 
 class ResidentScope(OpenedScope):
-    """A scope with what the kernel told at its edges; the counters are known once it was seen to.
+    """A scope with what the kernel told at its edges. Its counters are made of that when its rows are: until then they
+    would be two more objects of each scope, which make collections of garbage longer.
 
     Attributes:
         read_ns: When the first answer was asked for.
@@ -173,6 +174,9 @@ class ResidentLedger(PeakLedger):
                 if not closed.has_begun:
                     self._begin(closed)
                 self._end(closed)
+        if isinstance(closed, ResidentScope):
+            closed.at_enter = counters_told(closed.text, closed.mark)
+            closed.at_leave = counters_told(closed.text_left, closed.mark_left)
         return super().peaks(closed)
 
     def look(self, *, whole: bool = False) -> Counters:
@@ -186,12 +190,15 @@ class ResidentLedger(PeakLedger):
     def scopes(self) -> Iterator[OpenPeaks]:
         """The scopes that are open now; from any thread."""
         self.settle()
-        return super().scopes()
+        for one in super().scopes():
+            if isinstance(one, ResidentScope):
+                one.at_enter = counters_told(one.text, one.mark)
+            yield one
 
     def _begin(self, opened: ResidentScope) -> None:
         opened.has_begun = True
-        counters = opened.at_enter = counters_told(opened.text, opened.mark)
-        opened.at_leave = UNKNOWN
+        counters = counters_told(opened.text, opened.mark)
+        opened.at_enter = opened.at_leave = UNKNOWN
         opened.was_reset = False
         opened.allocated_bytes, opened.reserved_bytes = counters[0], None
         self._see_at(opened.read_ns, counters)
@@ -200,7 +207,7 @@ class ResidentLedger(PeakLedger):
 
     def _end(self, opened: ResidentScope) -> None:
         opened.has_ended = True
-        counters = opened.at_leave = counters_told(opened.text_left, opened.mark_left)
+        counters = counters_told(opened.text_left, opened.mark_left)
         self._see_at(opened.end_ns, counters)
         opened.see(counters[0], None)
         self._open.pop(id(opened), None)
