@@ -49,7 +49,13 @@ def test_4_a_planted_mismatch_is_named_and_a_clean_training_agrees(
     assert finding.missing == ()  # all of them tell the version that sampled
     assert finding.sentence.split(".")[0].replace("'", "&#x27;") in section
     assert main(["mismatch", str(place), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["cause"] == judged.cause
+    told = json.loads(capsys.readouterr().out)
+    assert told["cause"] == judged.cause
+    first, *others = told["causes"]
+    assert first["cause"] == ("kernels" if judged.cause == "agree" else judged.cause)
+    assert {one["cause"] for one in others if one["state"] == "perhaps"} == set(judged.alternatives) - {"agree"}
+    assert all(one["state"] != "yes" for one in others)
+    assert "Causes that were looked for" in section
     if judged.cause != "agree":
         assert finding.change is not None
         assert shown

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from probe.analysis.mismatch.confident import Confident, confident, counted
-from probe.analysis.mismatch.judgement import Judgement
+from probe.analysis.mismatch.excluded import Considered, considered
+from probe.analysis.mismatch.judgement import CAUSES, Judgement
 from probe.analysis.mismatch.judging import FOLLOWS, judge
 from probe.analysis.mismatch.lag import Lags, lags
 from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
@@ -34,21 +36,6 @@ _MOST_LINES: Final = 200
 
 #: Tokens that are told as the worst.
 WORST: Final = 20
-
-#: Each cause in two words.
-CAUSES: Final = {
-    "agree": "agree within noise",
-    "temperature": "another temperature",
-    "shift": "a shift by one, or a wrong mask",
-    "untrained": "tokens that were never sampled",
-    "retokenised": "text that was tokenised again",
-    "stale": "stale weights",
-    "unsynced": "weights that weren't synced",
-    "rank": "one rank",
-    "rows": "some rows",
-    "kernels": "kernels",
-    "unknown": "can't be told",
-}
 
 _WIDTH: Final = 100
 
@@ -111,6 +98,13 @@ class Mismatch:
         if told.k3 is None or told.effective_ratio is None:
             return ""
         return f" k3 is {told.k3:.2g}; the effective sample is {percent(told.effective_ratio)} of the tokens."
+
+    @cached_property
+    def causes(self) -> list[Considered]:
+        """All causes that were looked for, the one that was found first, and why the others are excluded; [] where
+        there was too little to judge by.
+        """
+        return considered(self.tokens, self.judgement)
 
     def by(self, what: str) -> pd.DataFrame:
         """The measures by what is known of tokens.
@@ -218,6 +212,7 @@ class Mismatch:
         return {
             "sentence": self.sentence,
             **told,
+            "causes": [one._asdict() for one in self.causes],
             "first_step": None if steps is None else steps[0],
             "last_step": None if steps is None else steps[1],
             "answers": len(self.tokens.answers),

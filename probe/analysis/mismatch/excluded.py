@@ -13,7 +13,7 @@ import numpy as np
 from probe.analysis.mismatch import patterns
 from probe.analysis.mismatch.evidence import Evidence
 from probe.analysis.mismatch.groups import LOUD_ROWS, LOUD_SHARE, LOUD_TIMES, Rows, loud_rows, loudest_rank, rows_of
-from probe.analysis.mismatch.judgement import Cause, Judgement, concerned_share, percent
+from probe.analysis.mismatch.judgement import CAUSES, Cause, Judgement, concerned_share, percent
 from probe.analysis.mismatch.judging import FAR, FITS, FITS_GUESSED, FOLLOWS, NOISE_K3
 from probe.analysis.mismatch.lag import lags
 from probe.analysis.mismatch.lines import short
@@ -41,6 +41,16 @@ _SEEN: Final = {
     "retokenised": "agreement up to a token and none from there on",
     "shift": "numbers, or a mask, that agree better once they are moved",
     "untrained": "tokens in the loss whose rollout log-probability is exactly 0",
+}
+
+
+_STATES: Final[dict[State, str]] = {
+    "yes": "yes",
+    "perhaps": "perhaps",
+    "part": "in part",
+    "no": "no",
+    "noise": "noise",
+    "unknown": "can't be told",
 }
 
 
@@ -74,6 +84,46 @@ def considered(tokens: Tokens, judged: Judgement) -> list[Considered]:
     found = "kernels" if judged.cause == "agree" else judged.cause
     order = sorted(_ORDER, key=lambda one: one != found)
     return [Considered(found, _found(judged), judged.why), *(looked.of(one) for one in order if one != found)]
+
+
+class CauseLine(NamedTuple):
+    """Causes of which the same is said, as a line of a table.
+
+    Attributes:
+        name: Which.
+        seen: What was seen.
+        state: Whether it is that.
+        word: The same for people, with the share that it explains.
+    """
+
+    name: str
+    seen: str
+    state: State
+    word: str
+
+
+def cause_lines(found: list[Considered], explained: float | None) -> list[CauseLine]:
+    """The causes as lines of a table.
+
+    Args:
+        found: The causes.
+        explained: Share of the differences that the one that was found explains; None where that can't be told.
+    """
+    named: dict[tuple[State, str], list[str]] = {}
+    for one in found:
+        named.setdefault((one.state, one.seen), []).append(CAUSES[one.cause])
+    return [
+        CauseLine(_capital("; ".join(names)), seen, state, _word(state, explained))
+        for (state, seen), names in named.items()
+    ]
+
+
+def _word(state: State, explained: float | None) -> str:
+    return f"yes, {percent(explained)}" if state == "yes" and explained is not None else _STATES[state]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _found(judged: Judgement) -> State:

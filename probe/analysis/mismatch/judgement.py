@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -23,6 +23,21 @@ Cause = Literal[
     "unknown",
 ]
 Confidence = Literal["high", "medium", "low"]
+
+#: Each cause in two words.
+CAUSES: Final = {
+    "agree": "agree within noise",
+    "temperature": "another temperature",
+    "shift": "a shift by one, or a wrong mask",
+    "untrained": "tokens that were never sampled",
+    "retokenised": "text that was tokenised again",
+    "stale": "stale weights",
+    "unsynced": "weights that weren't synced",
+    "rank": "one rank",
+    "rows": "some rows",
+    "kernels": "kernels",
+    "unknown": "can't be told",
+}
 
 
 @dataclass(frozen=True, slots=True)

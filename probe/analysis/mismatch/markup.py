@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from probe.analysis.mismatch.excluded import Considered, cause_lines
 from probe.analysis.mismatch.judgement import Judgement
 from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
 from probe.analysis.mismatch.measures import Measures
@@ -69,6 +70,10 @@ class Shown(Protocol):
     def split_sentence(self) -> str:
         """What stale weights add, in a sentence."""
 
+    @property
+    def causes(self) -> list[Considered]:
+        """All causes that were looked for."""
+
     def lines(self, what: str) -> list[Line]:
         """The lines of a view."""
 
@@ -87,12 +92,28 @@ def html_of(found: Shown) -> str:
         said.append(f'<p style="{_HEAD}">{escape(found.sentence)}</p>')
         notes = (judged.why, found.confidence, found.split_sentence)
         said += [f'<p style="{_NOTE}">{escape(one)}</p>' for one in notes if one]
+        said.append(_causes(found))
     said += [one.to_html() for one in found.withheld]
     shown = [_figure(found), _tables(found)] if len(found.tokens.answers) else []
     body = "".join([*said, *shown])
     return (
         '<div class="probe-mismatch" style="max-width:68em;line-height:1.45;text-align:left;font-size:13px">'
         f"{body}</div>"
+    )
+
+
+def _causes(found: Shown) -> str:
+    head = "".join(f'<th scope="col" style="{_LEFT}">{one}</th>' for one in ("Cause", "What was seen", "Is it?"))
+    body = "".join(
+        f'<tr><th scope="row" style="{_LEFT}">{escape(one.name)}</th><td style="{_LEFT}">{escape(one.seen)}</td>'
+        f'<td style="{_LEFT}">{escape(one.word)}</td></tr>'
+        for one in cause_lines(found.causes, found.judgement.explained)
+    )
+    return (
+        "<details><summary style='cursor:pointer;margin:8px 0'>Causes that were looked for</summary>"
+        '<div tabindex="0" role="region" aria-label="Causes that were looked for" style="overflow-x:auto">'
+        '<table style="border-collapse:collapse;width:100%;font-size:13px">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
     )
 
 

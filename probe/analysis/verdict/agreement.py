@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from probe.analysis.change import Change
-from probe.analysis.mismatch.answer import CAUSES, Mismatch
+from probe.analysis.mismatch.answer import Mismatch
 from probe.analysis.mismatch.gathering import gathered
+from probe.analysis.mismatch.judgement import CAUSES
 from probe.analysis.mismatch.judging import FOLLOWS
 from probe.analysis.mismatch.missing import syncs, unrecorded
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Kind, Since, Where, withheld

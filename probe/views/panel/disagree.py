@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from probe.analysis.mismatch.answer import CAUSES, Mismatch
-from probe.analysis.mismatch.excluded import Considered, considered
+from probe.analysis.mismatch.answer import Mismatch
+from probe.analysis.mismatch.excluded import cause_lines
 from probe.analysis.mismatch.lines import short
 from probe.analysis.mismatch.markup import shown
 from probe.analysis.mismatch.missing import syncs
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Array
 from probe.analysis.verdict.agreement import newest_tokens
-from probe.text import count, percent
+from probe.text import count
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 PARTS: Final = 96
 #: Differences up to the first have no colour, from the second on the fullest; nats. Steps between them.
 QUIET, FULL, LEVELS = 0.1, 2.0, 4
-
-_STATES: Final = {
-    "yes": "yes",
-    "perhaps": "perhaps",
-    "part": "in part",
-    "no": "no",
-    "noise": "noise",
-    "unknown": "can't be told",
-}
 
 
 def kept(run: Run) -> dict[str, Any] | None:
@@ -76,7 +67,7 @@ def told(found: Mismatch) -> dict[str, Any]:
         "agree": agree,
         "sentence": found.sentence,
         "confidence": found.confidence,
-        "causes": _causes(considered(found.tokens, judged), judged.explained),
+        "causes": [one._asdict() for one in cause_lines(found.causes, judged.explained)],
         "strips": [_strip(found, row, rows) for row in rows],
         "notes": [
             one
@@ -87,26 +78,6 @@ def told(found: Mismatch) -> dict[str, Any]:
             if one
         ],
     }
-
-
-def _causes(found: list[Considered], explained: float | None) -> list[dict[str, str]]:
-    """Lines of the table; causes of which the same is said stand in one."""
-    lines: dict[tuple[str, str], list[str]] = {}
-    for one in found:
-        lines.setdefault((one.state, one.seen), []).append(CAUSES[one.cause])
-    return [
-        {
-            "name": _capital("; ".join(names)),
-            "state": state,
-            "word": f"yes, {percent(explained)}" if state == "yes" and explained is not None else _STATES[state],
-            "seen": seen,
-        }
-        for (state, seen), names in lines.items()
-    ]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _strip(found: Mismatch, row: int, rows: list[int]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ export interface FunnelAt {
 /** Of the attempt, and of its last steps; see `kept` there. */
 export type FoundLedger = FunnelTold & FunnelAt;
 
-/** A cause of a mismatch, or several of which the same is said; see `_causes` in `probe/views/panel/disagree.py`. */
+/** A cause of a mismatch, or several of which the same is said; see `CauseLine` in `probe/analysis/mismatch/excluded.py`. */
 export interface LookedFor {
   name: string;
   state: "yes" | "perhaps" | "part" | "no" | "noise" | "unknown";
@@ -79,7 +79,7 @@ export interface LookedFor {
   seen: string;
 }
 
-/** The differences of one answer; see `_strip` there. */
+/** The differences of one answer; see `_strip` in `probe/views/panel/disagree.py`. */
 export interface DifferenceStrip {
   name: string;
   about: string;
