@@ -106,15 +106,16 @@ def test_2_a_page_cuts_1000_batches_as_python_does_parts_and_order_equal() -> No
             assert (here is None) if math.isnan(value) else here == pytest.approx(value, rel=1e-12, abs=1e-12), name
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made = Planted(steps=4, config=CONFIG)
+@pytest.fixture(scope="module", params=[{}, {1: 1.5, 3: 1.2}], ids=["alike", "slow ranks"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made = Planted(steps=4, config=CONFIG, slower=request.param)
     with planted(tmp_path_factory.mktemp("planted") / "run", made) as opened:
         yield opened
 
 
 def test_2_a_page_answers_as_the_run_does_times_and_peaks_too(run: Any) -> None:
     (phase,) = WhatIfs(run).batches(4)["phases"]
+    assert phase["seconds"] is not None
     questions = [{}, {"cap_tokens": 5000}, {"cap_tokens": 16384}, {"dynamic": False, "rows_each": 4}]
     for changes, mine in zip(questions, asked([{"phase": phase, "changes": one} for one in questions]), strict=True):
         theirs = what_if(run, changes, steps=[4])
@@ -130,6 +131,7 @@ def test_2_a_page_answers_as_the_run_does_times_and_peaks_too(run: Any) -> None:
             assert (mine["low"][name], mine["high"][name]) == pytest.approx(
                 (numbers["low"][name], numbers["high"][name]), rel=1e-9
             )
+        assert mine["notes"] == [one for one in theirs.notes if "takes" in one or "no peak is told" in one]
         assert mine["saved"] == pytest.approx(theirs.saved_s["actor", "update_actor"], rel=1e-6, abs=1e-9)
         if not changes:
             assert mine["after"] == pytest.approx(mine["before"] | mine["modelled"], rel=1e-12)

@@ -55,19 +55,19 @@ def saved_in_step(own: Replayer, model: TimeModel, settings: Settings) -> tuple[
     for at, dealing in enumerate(own.dealings):
         width = width_of(dealing.batch.rounds[0], settings.round_to)
         for works, one in zip(told, (Settings(), settings), strict=True):
-            works.extend(_slowest(own.cut(at, one)[0], width, model))
+            works.extend(_slowest(own.cut(at, one)[0], width, model, own.processes(at)))
     value, reach = model.saved(*told)
     return value / len(own.dealings), reach / len(own.dealings)
 
 
-def _slowest(rounds: Sequence[Made], width: Width, model: TimeModel) -> list[RankWork]:
+def _slowest(rounds: Sequence[Made], width: Width, model: TimeModel, processes: Sequence[str]) -> list[RankWork]:
     """Of each micro-batch the work of the rank that has most in it, by the model."""
     return model.slowest(
-        [_work(lengths, width) for lengths in place]
+        [_work(lengths, width, process) for lengths, process in zip(place, processes, strict=True)]
         for made in rounds
         for place in itertools.zip_longest(*made, fillvalue=())
     )
 
 
-def _work(lengths: Sequence[int], width: Width) -> RankWork:
-    return RankWork(1, width.computed(lengths, sum(lengths)), sum(one * one for one in lengths))
+def _work(lengths: Sequence[int], width: Width, process: str) -> RankWork:
+    return RankWork(1, width.computed(lengths, sum(lengths)), sum(one * one for one in lengths), process)

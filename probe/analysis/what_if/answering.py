@@ -18,6 +18,8 @@ from probe.analysis.what_if.batches import Round, StepBatch
 from probe.analysis.what_if.cutting import Dealing, Made, cut_ranks, parallel_of, recorded_cut
 from probe.analysis.what_if.happened import happened
 from probe.analysis.what_if.numbers import StepNumbers, Width, step_numbers
+from probe.analysis.what_if.processes import knowing, named, processes_of
+from probe.analysis.what_if.processes import told as paces_told
 from probe.analysis.what_if.recorded import step_batches
 from probe.analysis.what_if.settings import Settings
 from probe.analysis.what_if.telling import (
@@ -169,12 +171,12 @@ class Replayer:
         told_of = {one.step for one in found if one.step is not None and one.undealt is None}
         #: What was measured of them.
         self.happened = functools.cache(lambda: happened(run, told_of))
-        named = {(one.role, one.phase) for one in found}
+        phases = {(one.role, one.phase) for one in found}
         self.memory: dict[Any, MemoryModel] = {}
         self.time: dict[Any, TimeModel] = {}
         if models:
-            self.memory = {(one.role, one.phase): one for one in memory_models(run) if (one.role, one.phase) in named}
-            self.time = {(one.role, one.phase): one for one in time_models(run) if (one.role, one.phase) in named}
+            self.memory = {(one.role, one.phase): one for one in memory_models(run) if (one.role, one.phase) in phases}
+            self.time = knowing({(one.role, one.phase): one for one in time_models(run)}, found)
 
     def __len__(self) -> int:
         return len(self.dealings)
@@ -213,7 +215,7 @@ class Replayer:
             first, cut = batch.rounds[0], recorded_cut(batch.rounds[0].calls[0])
             made = [[_lengths_of(call) for call in one.data_ranks] for one in batch.rounds]
             width = width_of(first, None) if cut is None else _width_under(cut, first, None)
-            self._before[at] = step_numbers(made, _cap(first), width)
+            self._before[at] = named(step_numbers(made, _cap(first), width), self.processes(at))
         return self._before[at]
 
     def after(self, at: int, settings: Settings) -> StepNumbers:
@@ -229,7 +231,17 @@ class Replayer:
         """
         made, applied = self.cut(at, settings)
         first = self.dealings[at].batch.rounds[0]
-        return step_numbers(made, applied.cap_tokens, _width_under(applied, first, settings.round_to))
+        width = _width_under(applied, first, settings.round_to)
+        return named(step_numbers(made, applied.cap_tokens, width), self.processes(at))
+
+    def processes(self, at: int) -> list[str]:
+        """Of each data-parallel rank of a batch the process whose pace it has.
+
+        Args:
+            at: Number of the batch.
+        """
+        batch = self.dealings[at].batch
+        return processes_of(batch.rounds[0], self.time.get((batch.role, batch.phase)))
 
     def cut(self, at: int, settings: Settings) -> tuple[list[Made], Cut]:
         """The batch cut anew: of each round the micro-batches of each rank, and what the packer was given.
@@ -303,7 +315,9 @@ class Replayer:
         step_s = step_time(phases, self.time, known) if whole else None
         compared = packers <= COMPARED
         predicts = all(one.predicted for one in phases.values())
-        notes = (*_notes(settings, packers, refused, len(steps), wanted, predicts), *filter(None, untelling))
+        first = {(one.batch.role, one.batch.phase): one.batch.rounds[0] for one in self.dealings}
+        slow = [line for key in phases if key in self.time for line in paces_told(self.time[key], first[key])]
+        notes = (*_notes(settings, packers, refused, len(steps), wanted, predicts), *slow, *filter(None, untelling))
         told_of = pd.DataFrame(frame, columns=list(FRAME))
         return WhatIf(settings.told(), told_of, saved, len(steps), wanted, notes, compared, refused, step_s)
 

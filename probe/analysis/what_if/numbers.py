@@ -79,11 +79,13 @@ class RankWork:
         count: Micro-batches.
         computed: Tokens that are computed.
         squares: Sum of the squared lengths.
+        process: Whose pace it has; "" where that isn't known.
     """
 
     count: int = 0
     computed: int = 0
     squares: int = 0
+    process: str = ""
 
 
 @dataclass

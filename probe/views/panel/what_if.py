@@ -29,6 +29,8 @@ from probe.analysis.what_if.batches import StepBatch
 from probe.analysis.what_if.cutting import Dealing, parallel_of, recorded_cut
 from probe.analysis.what_if.happened import Happened
 from probe.analysis.what_if.numbers import StepNumbers
+from probe.analysis.what_if.processes import knowing, processes_of
+from probe.analysis.what_if.processes import told as paces_told
 from probe.analysis.what_if.settings import Settings
 from probe.core.balancing.replay import COMPARED, Cut
 from probe.errors import InputError
@@ -108,7 +110,8 @@ class _Remembering(Replayer):
                 f"where: got {list(where)!r}, expected a role and phase that have micro-batches in these steps"
             )
         self.memory = {where: models.memory[where]} if where in models.memory else {}
-        self.time = {where: models.time[where]} if where in models.time else {}
+        here = {where: models.time[where]} if where in models.time else {}
+        self.time = knowing(here, [one.batch for one in self.dealings])
         self._settings: Settings | None = None
         self._after: dict[int, StepNumbers | InputError] = {}
 
@@ -240,9 +243,12 @@ def told_batches(run: Run, step: int | None, models: Models) -> dict[str, Any]:
         replayer = Replayer(run, [step], models=False)
     except InputError:
         return {"step": step, "phases": []}
+    replayer.time = knowing(models.time, [one.batch for one in replayer.dealings])
     letters, phases = 0, []
     for at, dealing in enumerate(replayer.dealings[:MOST_PHASES]):
-        one = _phase(run, dealing, replayer.before(at), models, replayer.happened())
+        where = (dealing.batch.role, dealing.batch.phase)
+        both = models.memory.get(where), replayer.time.get(where)
+        one = _phase(run, dealing, replayer.before(at), both, replayer.happened())
         letters += len(one["lengths"])
         if letters > MOST_LETTERS:
             letters -= len(one["lengths"])
@@ -282,17 +288,21 @@ def with_limits(told: dict[str, Any], advice: Advice) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------- what a page gets
 
 
-def _phase(run: Run, dealing: Dealing, before: StepNumbers, models: Models, known: Happened) -> dict[str, Any]:
+def _phase(
+    run: Run,
+    dealing: Dealing,
+    before: StepNumbers,
+    models: tuple[MemoryModel | None, TimeModel | None],
+    known: Happened,
+) -> dict[str, Any]:
     """One role and phase: its settings, its lengths, by which rule they were cut, what they came to."""
     batch = dealing.batch
     first = batch.rounds[0]
-    where = (batch.role, batch.phase)
     cut = recorded_cut(first.calls[0])
-    memory, seconds = models.memory.get(where), models.time.get(where)
+    memory, seconds = models
     in_page = cut is not None and cut.packer in _IN_PAGES
     width = width_of(first, None)
-    slowest = before.slowest if seconds is None else seconds.slowest(before.works)
-    work = [sum(getattr(one, name) for one in slowest) for name in ("count", "computed", "squares")]
+    names = processes_of(first, seconds)
     return {
         "role": batch.role,
         "phase": batch.phase,
@@ -307,8 +317,8 @@ def _phase(run: Run, dealing: Dealing, before: StepNumbers, models: Models, know
         "lengths": packed([[call.lengths for call in one.data_ranks] for one in batch.rounds]) if in_page else "",
         "before": _plain(before.values) | _measured(batch, known),
         "modelled": _modelled(before, memory, seconds),
-        "work": work,
-        "seconds": None if seconds is None else _seconds_told(seconds),
+        "work": _work(before, seconds, names),
+        "seconds": None if seconds is None else _seconds_told(seconds, names) | {"notes": paces_told(seconds, first)},
         "memory": None if memory is None or memory.fit is None else _memory_told(memory),
         "unknown": _unknown(memory, seconds),
     }
@@ -370,14 +380,37 @@ def _modelled(before: StepNumbers, memory: MemoryModel | None, seconds: TimeMode
     }
 
 
-def _seconds_told(model: TimeModel) -> dict[str, Any]:
-    """Seconds = coefficients · (micro-batches, tokens, squares), with their covariance and an interval's reach."""
-    pick = np.array([[float(name == own) for name in _SECONDS] for own in model.fit.names])
+def _work(before: StepNumbers, seconds: TimeModel | None, names: Sequence[str]) -> list[float]:
+    """What the coefficients of :func:`_seconds_told` are of, for the batches as they were cut."""
+    if seconds is None:
+        return [sum(getattr(one, name) for one in before.slowest) for name in ("count", "computed", "squares")]
+    row = np.array(seconds.row(seconds.slowest(before.works)))
+    told: list[float] = (_in_order(seconds, names) @ row).tolist()
+    return told
+
+
+def _seconds_told(model: TimeModel, names: Sequence[str]) -> dict[str, Any]:
+    """Seconds = coefficients · (micro-batches, tokens, squares, and of each rank with a pace of its own the seconds at
+    the pace of the others), with their covariance and an interval's reach; and ``paces``, (rank, pace) of these.
+    """
+    order = _in_order(model, names)
     return {
-        "coefficients": (model.fit.coefficients @ pick).tolist(),
-        "covariance": (pick.T @ model.fit.covariance @ pick).tolist(),
+        "coefficients": (order @ model.fit.coefficients).tolist(),
+        "covariance": (order @ model.fit.covariance @ order.T).tolist(),
         "reach": model.fit.reach(),
+        "paces": [[at, model.pace(name)] for at, name in _paced(model, names)],
     }
+
+
+def _in_order(model: TimeModel, names: Sequence[str]) -> NDArray[np.float64]:
+    """Which of a fit's names stands where in what a page is told, (n, k)."""
+    told = [*_SECONDS, *(f"pace of {name}" for _, name in _paced(model, names))]
+    return np.array([[float(name == own) for own in model.fit.names] for name in told])
+
+
+def _paced(model: TimeModel, names: Sequence[str]) -> list[tuple[int, str]]:
+    """The ranks with a pace of their own, and their processes."""
+    return [(at, name) for at, name in enumerate(names) if name in model.paces]
 
 
 def _memory_told(model: MemoryModel) -> dict[str, Any]:

@@ -118,11 +118,15 @@ function foretold(row, { coefficients, covariance }, [least, always, share] = [0
  * @param {SecondsTold} model
  * @returns {number[]}
  */
-function slowestOf(works, { coefficients: [batch, token, pair] }) {
-  /** @param {Work} one */
-  const takes = (one) => batch * one.count + token * one.computed + pair * one.squares;
-  const slowest = works.map((ranks) => ranks.reduce((worst, one) => (takes(one) > takes(worst) ? one : worst)));
-  return [sumOf(slowest.map(({ count }) => count)), sumOf(slowest.map(({ computed }) => computed)), sumOf(slowest.map(({ squares }) => squares))];
+function slowestOf(works, { coefficients: [batch, token, pair], paces = [] }) {
+  const paceOf = new Map(paces);
+  const taken = works.map((ranks) => ranks.map(({ count, computed, squares }, rank) => {
+    const [alone, pace] = [batch * count + token * computed + pair * squares, paceOf.get(rank) ?? 1];
+    return { count, computed, squares, rank, alone, pace };
+  }));
+  const slowest = taken.map((ranks) => ranks.reduce((worst, one) => (one.pace * one.alone > worst.pace * worst.alone ? one : worst)));
+  const shared = /** @type {const} */ (["count", "computed", "squares"]).map((name) => sumOf(slowest.map((one) => one.pace * one[name])));
+  return [...shared, ...paces.map(([own]) => sumOf(slowest.filter(({ rank }) => rank === own).map(({ alone }) => alone)))];
 }
 
 /**
@@ -200,7 +204,7 @@ export function answered(phase, rounds, cut) {
     low[name] = told ? told.value - told.reach : null;
     high[name] = told ? told.value + told.reach : null;
   }
-  return { before: phase.before, after, low, high, modelled: phase.modelled, saved: time ? time.saved : null, counts, notes: why ? [why] : [], compared: phase.compared };
+  return { before: phase.before, after, low, high, modelled: phase.modelled, saved: time ? time.saved : null, counts, notes: [...(phase.seconds?.notes ?? []), ...(why ? [why] : [])], compared: phase.compared };
 }
 
 /**

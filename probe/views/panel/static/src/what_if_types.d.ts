@@ -30,10 +30,17 @@ export interface SettingTold {
 }
 
 /** Seconds of a phase from micro-batches, tokens and squares. */
-export interface SecondsTold {
+export interface FitTold {
   coefficients: number[];
   covariance: number[][];
   reach: number;
+}
+
+/** of micro-batches, tokens and squares; then of each rank with a pace of its own the seconds at the others' pace */
+export interface SecondsTold extends FitTold {
+  paces: [rank: number, pace: number][];
+  /** which ranks have a pace of their own */
+  notes: string[];
 }
 
 /** A number of a micro-batch without a coefficient; `Unseen` in `probe/analysis/unseen.py` says what was seen of it. */
@@ -50,7 +57,7 @@ export interface UnseenTold {
 }
 
 /** Peak of a micro-batch from a constant, its tokens, its longest row and its rows. */
-export interface MemoryTold extends SecondsTold {
+export interface MemoryTold extends FitTold {
   /** of a measurement: at least the first, else the second + the third × what is expected */
   noise: [least: number, always: number, share: number];
   room_bytes: number | null;
