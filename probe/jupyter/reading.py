@@ -187,7 +187,7 @@ class Reading:
         with self._lock:
             self._let_go(MOST_PANELS - (path not in self._panels))
             if path not in self._panels:
-                panel = ServedPanel(str(path))
+                panel = ServedPanel(str(path), beside=self.roots.holds(path.parent))
                 self._panels[path] = panel, time.monotonic()
                 threading.Thread(target=_open, args=(panel,), name="probe-jupyter-open", daemon=True).start()
             panel = self._panels[path][0]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from probe.errors import InputError, RunNotFoundError
-
-#: Entries of a run directory that are looked at for links.
-_MOST_ENTRIES: Final = 200_000
+from probe.runs.links import all_within, within
 
 
 class Roots:
@@ -69,31 +66,28 @@ class Roots:
         except (OSError, ValueError) as error:
             raise refused from error
         try:
-            fits = self._holds(path) and (path / "run.json").is_file() and self.holds_all(path)
+            fits = self.holds(path) and (path / "run.json").is_file() and self.holds_all(path)
         except OSError as error:
             raise refused from error
         if not fits:
             raise refused
         return path
 
-    def _holds(self, path: Path) -> bool:
-        return any(path.is_relative_to(root) for root in self.places)
+    def holds(self, path: Path) -> bool:
+        """Whether a path without links is a root, or below one.
+
+        Args:
+            path: Of this machine.
+        """
+        return within(path, self.places)
 
     def holds_all(self, directory: Path) -> bool:
         """Whether no link below a directory leads out of the roots. One with too many entries isn't trusted.
 
+        Args:
+            directory: That is looked through.
+
         Raises:
             OSError: It can't be read.
         """
-        seen, waiting = 0, [directory]
-        while waiting:
-            with os.scandir(waiting.pop()) as entries:
-                for one in entries:
-                    seen += 1
-                    if seen > _MOST_ENTRIES:
-                        return False
-                    if one.is_symlink() and not self._holds(Path(os.path.realpath(one.path))):
-                        return False
-                    if one.is_dir(follow_symlinks=False):
-                        waiting.append(Path(one.path))
-        return True
+        return all_within(directory, self.places)

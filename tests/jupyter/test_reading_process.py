@@ -190,3 +190,19 @@ def test_1_a_server_that_nobody_asks_loads_nothing_that_reads():
     )
     loaded = set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
     assert not loaded & {"torch", "numpy", "pandas", "duckdb", "pyarrow", "plotly", "msgspec"}
+
+
+def test_5_runs_beside_a_run_are_read_only_where_they_are_below_a_root(tmp_path: Path):
+    from probe.jupyter.reading import Reading
+
+    root = home(tmp_path)
+    for place, name, beside in ((root, "runs/first", True), (root / "runs" / "first", ".", False)):
+        reading = Reading([str(place)])
+        try:
+            panel = reading.panel(name)
+            assert panel.beside is beside
+            assert panel.ready.wait(300)
+            command = panel._verdict._aside._command
+            assert ("--alone" in command) is not beside
+        finally:
+            reading.close()

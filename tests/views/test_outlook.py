@@ -145,9 +145,9 @@ def test_16_2_what_came_of_earlier_advice_is_told_kept_and_missed(tmp_path: Path
 def test_16_2_it_is_worked_out_with_the_advice_and_no_more_often(grown: Path, monkeypatch: Any) -> None:
     asked, told = [], outlook.told
 
-    def counted(*both: Any) -> Any:
+    def counted(*both: Any, **more: Any) -> Any:
         asked.append(both)
-        return told(*both)
+        return told(*both, **more)
 
     monkeypatch.setattr(outlook, "told", counted)
     looker = Looker(str(grown), looks=(), often=())
@@ -163,7 +163,7 @@ def test_16_2_it_is_worked_out_with_the_advice_and_no_more_often(grown: Path, mo
 
 @pytest.mark.usefixtures("lenient")
 def test_16_2_the_advice_stands_where_what_comes_with_it_fails(grown: Path, monkeypatch: Any) -> None:
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise ValueError("no figure")
 
     monkeypatch.setattr(outlook, "told", fails)

@@ -1,4 +1,6 @@
-"""The process beside a panel that looks for findings: ``python -m probe.views.panel.looking RUN``.
+"""The process beside a panel that looks for findings: ``python -m probe.views.panel.looking RUN [--alone]``.
+
+With ``--alone`` no other run is read.
 
 Each line of its input is a JSON object: ``attempt`` (null shows each step of the newest that has it) and ``whole``
 (whether to look for everything; else for what an alarm may come of, and the rest stays as it was found) and ``live``
@@ -39,6 +41,7 @@ from probe.guard import Guard
 from probe.runs.reader import Run
 from probe.views.panel import disagree, funnel, lanes, outlook, what_if
 from probe.views.panel.browsing import kept
+from probe.views.panel.verdict import ALONE
 
 #: Findings of each kind, and characters of a text, that a page is told.
 MOST: Final = 30
@@ -69,10 +72,14 @@ class Looker:
         path: Path or URL of the run directory.
         looks: All that is looked for.
         often: Those of them that alarms may come of.
+        beside: Whether earlier runs beside it may be read, for what came of their advice.
     """
 
-    def __init__(self, path: str, *, looks: Sequence[Look] = LOOKS, often: Sequence[Look] = OFTEN) -> None:
+    def __init__(
+        self, path: str, *, looks: Sequence[Look] = LOOKS, often: Sequence[Look] = OFTEN, beside: bool = True
+    ) -> None:
         self._path = path
+        self._reads_others = beside
         self._looks = looks
         self._often = often
         self._run: Run | None = None
@@ -162,7 +169,7 @@ class Looker:
         self._outlook = None
         if advice is not None:
             with self._beside("outlook"):
-                self._outlook = outlook.told(run, advice)
+                self._outlook = outlook.told(run, advice, beside=self._reads_others)
 
     def _write_ledger(self, run: Run) -> None:
         """Where the tokens went, and what a saved copy keeps of the samples; what was said last stays where it can't be
@@ -334,7 +341,7 @@ def main() -> None:
             answers.flush()
 
         try:
-            serve(Looker(sys.argv[1]), sys.stdin, write)
+            serve(Looker(sys.argv[1], beside=ALONE not in sys.argv[2:]), sys.stdin, write)
         except BrokenPipeError:
             os._exit(0)  # nobody reads any more, and flushing what is left would fail again
 

@@ -48,15 +48,17 @@ select coalesce(slots, tokens) as tokens, longest, sequences as rows, peak from 
 where kind = 'micro_batch' and peak is not null and tokens is not null and sequences > 0 and longest is not null
   and step is not null and {where}"""
 
+_ALONE: Final = "–  Earlier runs aren't read: they are outside the directories that are shown."
 _HELD: Final = {True: "held", False: "missed", None: "not known"}
 
 
-def told(run: Run, advice: Advice) -> dict[str, Any] | None:
+def told(run: Run, advice: Advice, *, beside: bool = True) -> dict[str, Any] | None:
     """What a page is told.
 
     Args:
         run: The run.
         advice: For it.
+        beside: Whether the runs beside it may be read.
 
     Returns:
         ``caps``, a list of :func:`_cap`; ``remarks``, why no cap can be told; ``together``, see :func:`_together`, None
@@ -71,7 +73,7 @@ def told(run: Run, advice: Advice) -> dict[str, Any] | None:
         "caps": [one for one in caps if one is not None][:MOST_PHASES],
         "remarks": [_text(one) for one in advice.remarks[:MOST_PHASES]],
         "together": _together(replayer, advice, Times(run, advice.memory)),
-        "earlier": _earlier(earlier(run), named=bool(run.info.config)),
+        "earlier": _earlier(earlier(run) if beside else [], named=bool(run.info.config), beside=beside),
     }
 
 
@@ -292,7 +294,7 @@ def _together_when(found: Joint, times: Times, most: float) -> tuple[str, bool]:
 # ---------------------------------------------------------------------------------------------- earlier advice
 
 
-def _earlier(found: Sequence[Earlier], *, named: bool) -> dict[str, Any]:
+def _earlier(found: Sequence[Earlier], *, named: bool, beside: bool) -> dict[str, Any]:
     """What came of earlier advice: ``sentence``, ``head``, ``rows`` (of each its ``cells``, ``held`` and ``about``)."""
     lines = [
         {
@@ -304,7 +306,7 @@ def _earlier(found: Sequence[Earlier], *, named: bool) -> dict[str, Any]:
         for row in rows(one.promises)
     ]
     return {
-        "sentence": _kept(lines, named=named),
+        "sentence": _kept(lines, named=named) if beside else _ALONE,
         "head": ["After", "Change", "Promised", "Happened", "Judgement"],
         "rows": lines[:MOST_ROWS],
     }

@@ -85,6 +85,9 @@ class Panel:
     #: Whether who asks for the same panel again gets this one.
     shared = True
 
+    #: Whether earlier runs beside it may be read, for what came of their advice.
+    beside = True
+
     def __init__(
         self,
         source: Any,
@@ -102,7 +105,7 @@ class Panel:
         self.title = title or title_of(feed)
         self.closed = False
         self._flush = getattr(source, "flush", None)
-        self._verdict = Verdict(self.path)
+        self._verdict = Verdict(self.path, beside=self.beside)
         self._samples = Samples(self.path)
         self._ended = 0  # processes of the run, as far as anybody says so
         self._pump = Pump(feed, None, float(interval_s), self._looked, self._verdict.state)

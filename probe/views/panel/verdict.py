@@ -29,6 +29,9 @@ ALARMS_S: Final = 30.0
 #: What looking for everything may take of a core, and looking for alarms.
 SHARE: Final = 0.005
 
+#: The argument with which the command reads no other run.
+ALONE: Final = "--alone"
+
 #: Looks that fail one after the other until it's given up.
 PATIENCE: Final = 3
 
@@ -101,6 +104,7 @@ class Verdict:
     Args:
         path: Path or URL of the run directory.
         command: What answers as :mod:`probe.views.panel.looking` does; None is that.
+        beside: Whether earlier runs beside it may be read.
 
     Attributes:
         told: What a page is told: ``findings`` as :func:`probe.views.panel.looking.told` gives them, None where nothing
@@ -118,13 +122,14 @@ class Verdict:
         outlook: What comes with advice, as :func:`probe.views.panel.outlook.told` gives it; None where there is none.
     """
 
-    def __init__(self, path: str, command: Sequence[str] | None = None) -> None:
+    def __init__(self, path: str, command: Sequence[str] | None = None, *, beside: bool = True) -> None:
         self.told: dict[str, Any] = SILENT
         self.samples: dict[str, Any] | None = None
         self.what_if: dict[str, Any] | None = None
         self.long_tail: dict[str, Any] | None = None
         self.outlook: dict[str, Any] | None = None
-        command = command or [sys.executable, "-P", "-m", "probe.views.panel.looking", path]
+        alone = [] if beside else [ALONE]
+        command = command or [sys.executable, "-P", "-m", "probe.views.panel.looking", path, *alone]
         self._aside = Aside(command, "looks for findings")
         self._path = path
         self._moment = Moment()

@@ -18,6 +18,10 @@ from probe.views.server.hub import Channel, Hub
 class ServedPanel(Panel):
     """A panel that is shown by pages. See :class:`probe.views.panel.panel.Panel` for what can go wrong.
 
+    Args:
+        source: A run, or where one is.
+        beside: Whether earlier runs beside it may be read.
+
     Attributes:
         hub: The pages.
         ready: Set once the run has been read.
@@ -25,7 +29,8 @@ class ServedPanel(Panel):
 
     shared = False  # a notebook in this process that shows the same run gets a panel of its own
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, beside: bool = True) -> None:
+        self.beside = beside
         super().__init__(source)
         self.hub = Hub()
         self.ready = threading.Event()
