@@ -1,6 +1,7 @@
 """Takes the picture of the view What if: ``python docs/make_what_if_picture.py``; needs Chromium and playwright.
 
-A made-up run that verl's rule has cut, and images/what_if.png shows what a larger cap would have come to.
+A made-up run that verl's rule has cut and whose ranks are uneven. images/what_if.png shows what a larger cap would have
+come to, and below it how far the cap can grow, the changes by gain and what came of earlier advice.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 from make_pictures import keep  # noqa: E402  (found through the line above)
 
+from probe.records import GIB  # noqa: E402
 from probe.views.server.server import PageServer  # noqa: E402
 from tests.analysis.planted_batches import Planted, planted  # noqa: E402
 
 WIDTH: Final = 1040
 CAP: Final = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
 ACTOR: Final = {"ppo_max_token_len_per_gpu": 8192, "use_dynamic_bsz": True, "ulysses_sequence_parallel_size": 1}
-CONFIG: Final = {"actor_rollout_ref": {"actor": ACTOR}, "trainer": {"balance_batch": True}}
+CONFIG: Final = {"actor_rollout_ref": {"actor": ACTOR}, "trainer": {"balance_batch": False}}
 
 
 def take(run_dir: Path) -> None:
@@ -43,11 +45,16 @@ def take(run_dir: Path) -> None:
         field.press("Enter")
         page.locator(".pp-what-if .pp-sentence", has_text="Packed again in this page").first.wait_for()
         page.locator(".pp-setting-risk").first.wait_for(timeout=120_000)  # what memory allows takes the whole run
-        keep(page.locator(".pp-what-if").screenshot(), "images/what_if.png")
+        page.locator(".pp-outlook").wait_for(timeout=120_000)
+        page.set_viewport_size({"width": WIDTH, "height": 2400})  # so that both are on the screen
+        above, below = (page.locator(one).bounding_box() for one in (".pp-what-if", ".pp-outlook"))
+        height = below["y"] + below["height"] + 16 - above["y"]
+        clip = {"x": above["x"], "y": above["y"], "width": above["width"], "height": height}
+        keep(page.screenshot(clip=clip), "images/what_if.png")
         browser.close()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        planted(Path(folder) / "run", Planted(ranks=8, rows=512, config=CONFIG)).close()
+        planted(Path(folder) / "run", Planted(ranks=8, rows=512, balanced=False, total=60 * GIB, config=CONFIG)).close()
         take(Path(folder) / "run")
