@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Planted:
     mini_batches: int = 2
     cap: int | None = 8192
     rows_each: int = 4
+    rows_in: dict[int, int] = field(default_factory=dict)  #: of a step, in the place of the others'
     balanced: bool = True
     evened: str = "workload"
     packer: str = "verl 0.9.1"
@@ -59,6 +60,10 @@ class Planted:
     sp_size: int = 1  #: of the ranks, so many neighbours share their sequences, and hold the cap together
     slower: dict[int, float] = field(default_factory=dict)
     source: str = "planted"
+
+    def of(self, step: int) -> Planted:
+        """As it is in a step."""
+        return replace(self, rows_each=self.rows_in.get(step, self.rows_each))
 
     def drawn(self, random: np.random.Generator) -> list[int]:
         if self.lengths is not None:
@@ -99,7 +104,7 @@ def planted(path: Path, made: Planted) -> Any:
         size = len(lengths) // shares // made.mini_batches
         for number in range(made.mini_batches):
             mine = [[lengths[row] for row in part[number * size : (number + 1) * size]] for part in parts]
-            cuts = replay_ranks([cut_of(made, one) for one in mine])
+            cuts = replay_ranks([cut_of(made.of(step), one) for one in mine])
             for rank, writer in writers.items():
                 writer.batch(step, number, mine[rank // made.sp_size], cuts[rank // made.sp_size])
             together(writers)
@@ -168,7 +173,7 @@ class _Writer:
                     parts=len(parts),
                     sequences=len(lengths),
                     packer=made.packer,
-                    arguments=json.dumps(arguments_of(made)),
+                    arguments=json.dumps(arguments_of(made.of(step))),
                     source="planted",
                     **stamp,
                 )
