@@ -41,7 +41,7 @@ BESIDE: Final = {
 PROJECT: Final = "demo"  #: as `probe demo` has it
 LIVE: Final = "grpo on two ranks"
 
-SIZE: Final = (1360, 860)
+SIZE: Final = (1360, 960)
 STEP: Final = 24
 PATIENCE_S: Final = 600
 CALM_S: Final = 120
