@@ -138,8 +138,8 @@ class Redaction:
         before, one = (values[place - 1], values[place]) if place else (None, None)
         if not isinstance(before, str) or not self._is_name_of_one(before):
             return False
-        given = not (isinstance(one, str) and one.startswith("--"))
-        return given and (len(values) == 2 or before.startswith("-"))
+        is_option = isinstance(one, str) and one.startswith("--")
+        return not is_option and (len(values) == 2 or before.startswith("-"))
 
     def _is_name_of_one(self, text: Any) -> bool:
         return isinstance(text, str) and _NAME.fullmatch(text) is not None and self._is_secret(text, False)
