@@ -194,6 +194,11 @@ class Journal:
         self.last = record.n  # from here on backends may ask for it
         self._trim()
 
+    def write_rest(self) -> None:
+        """Try once more to write what waits in memory; no call comes any more. On the thread that appends."""
+        if self._lock is not None and self._window and self._written < self._window[-1].n:
+            self._write()
+
     def _write(self) -> None:
         if self.folder is None:
             return
@@ -323,6 +328,12 @@ class Journal:
             far = itertools.takewhile(lambda record: record.n < first, _scan(self.folder, cursor))
             count += sum(record.wanted_by(name) for record in far)
         return count
+
+    def unwritten(self, name: str) -> int:
+        """How many calls neither that backend has got nor the disk. On any thread."""
+        with self._guard:
+            seen = max(self._cursors[name], self._written)
+            return sum(record.n > seen and record.wanted_by(name) for record in self._window)
 
     # ------------------------------------------------------------------------------------------ acknowledging
 

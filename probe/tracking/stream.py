@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -234,18 +235,25 @@ class Stream:
                 unsent = f"; {_calls(count)} not sent" if count else ""
                 message = f"not finished within {seconds(timeout_s)}{unsent}"
                 self._reports.tell("backend", lane.name, message, about="unfinished")
-            if count and folder is not None:
-                them = "it" if count == 1 else "them"
-                message = (
-                    f"{_calls(count, 'is', 'are')} kept in {folder}; the next start in this directory sends {them}"
-                )
-                self._reports.tell("backend", lane.name, message, about="calls kept", count=count)
+            if folder is not None:
+                self._tell_kept(lane.name, folder, count)
             elif count:
                 message = f"{_calls(count)} given up"
                 self._reports.tell("backend", lane.name, message, about="calls given up", count=count)
         if self._queue:
             message = f"{_calls(len(self._queue))} not sent when the time for finishing ran out"
             self._reports.tell("dropped_rows", "tracking", message, about="unfinished", count=len(self._queue))
+
+    def _tell_kept(self, name: str, folder: Path, count: int) -> None:
+        lost = min(count, self._journal.unwritten(name))
+        kept = count - lost
+        if kept:
+            them = "it" if kept == 1 else "them"
+            message = f"{_calls(kept, 'is', 'are')} kept in {folder}; the next start in this directory sends {them}"
+            self._reports.tell("backend", name, message, about="calls kept", count=kept)
+        if lost:
+            message = f"{_calls(lost, 'is', 'are')} lost: {folder} took no more to the end"
+            self._reports.tell("dropped_rows", name, message, about="calls lost", count=lost)
 
     # --------------------------------------------------------------------------------------- the converting thread
 
@@ -261,6 +269,7 @@ class Stream:
                         for lane in self._lanes:
                             lane.wake.notify()
                         self._change.notify_all()
+            self._journal.write_rest()
 
     def _next(self) -> Callable[[], None] | None:
         """What to do, when there is something; None when this thread is to end."""

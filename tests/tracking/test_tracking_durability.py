@@ -303,6 +303,33 @@ def test_a_full_disk_costs_nothing_once_there_is_room_again(tmp_path):
     assert [event.step for event in tensorboard_scalars(tmp_path / "tensorboard")["x"]] == list(range(121))
 
 
+def test_a_disk_that_is_full_to_the_end_keeps_only_what_it_has_and_the_rest_is_told_as_lost(tmp_path):
+    script = """
+        import json, resource, sys
+        from probe.tracking.tracking import Tracking
+        incidents = []
+        tracking = Tracking("p", "e", ["file"], directory=sys.argv[1], on_incident=incidents.append)
+        for step in range(20):
+            tracking.log({"x": step}, step)
+        assert tracking.flush(300)
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+        for step in range(20, 120):
+            tracking.log({"x": step}, step)
+        tracking.finish(timeout_s=2)
+        print(json.dumps([(one.kind, one.count, one.message) for one in incidents if one.where == "file"]))
+    """
+    with python(script, tmp_path) as process:
+        told = json.loads(process.stdout.read())
+        assert process.wait(PATIENCE_S) == 0
+    sent = len((tmp_path / "metrics.jsonl").read_text().splitlines())
+    kept = sum(count for _, count, message in told if "kept in" in message)
+    ((kind, lost, _),) = [one for one in told if "lost" in one[2]]
+    assert (kind, kept) == ("dropped_rows", unsent(tmp_path).get("file", 0))
+    assert lost > 0
+    assert 119 <= sent + kept + lost <= 121  # half a line may stand at the end
+
+
 def test_a_directory_that_cannot_be_written_is_told_and_the_backends_go_on(tmp_path, collector, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     (tmp_path / "run").mkdir()
