@@ -234,7 +234,8 @@ class Journal:
 
     def _next_segment(self, folder: Path, first: int) -> int:
         # Always a new file: the last one of a killed process may end in half a line.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC
+        # A pipe of that name is an error, as it would hold its writer.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0)
         new = os.open(folder / f"journal-{first:012d}.jsonl", flags, 0o666)
         old, self._file, self._size = self._file, new, 0
         if old is not None:
@@ -431,7 +432,7 @@ def _mark_text(n: int) -> bytes:
 
 def _marks(folder: Path) -> dict[str, int]:
     marks: dict[str, int] = {}
-    for path in folder.glob("*.at"):
+    for path in filter(Path.is_file, folder.glob("*.at")):
         text = path.read_text(encoding="ascii", errors="replace").strip()
         if text.isdigit():
             marks[backend_name(path.name.removesuffix(".at"))] = int(text)
@@ -440,7 +441,7 @@ def _marks(folder: Path) -> dict[str, int]:
 
 def _segments(folder: Path) -> dict[int, Path]:
     found = ((_SEGMENT.fullmatch(path.name), path) for path in folder.glob("journal-*.jsonl"))
-    return {int(match[1]): path for match, path in found if match}
+    return {int(match[1]): path for match, path in found if match and path.is_file()}  # a pipe would hold its reader
 
 
 def _last_number(folder: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -183,3 +184,24 @@ def test_a_tracking_folder_is_never_taken_for_a_run_of_probe(tmp_path):
     told = probe("tail", str(tmp_path), "--once")
     assert told.returncode
     assert "no run in" in told.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir"])
+def test_a_pipe_or_directory_named_like_a_file_of_the_journal_holds_nobody(tmp_path, make):
+    (tmp_path / "tracking").mkdir()
+    for name in ("journal-000000000001.jsonl", "journal-000000000007.jsonl", "other.at"):
+        getattr(os, make)(tmp_path / "tracking" / name)
+    script = """
+        import sys
+        from pathlib import Path
+        from probe.tracking.journal import unsent
+        from probe.tracking.tracking import Tracking
+        with Tracking("p", "e", ["file"], directory=sys.argv[1]) as tracking:
+            for step in range(20):
+                tracking.log({"x": step}, step)
+            unsent(Path(sys.argv[1]))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    subprocess.run(command, timeout=PATIENCE_S, check=True)
+    assert file_steps(tmp_path) == list(range(20))
