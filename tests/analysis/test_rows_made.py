@@ -1,4 +1,4 @@
-"""More rows in TRL's micro-batches, where a run has shown what a row needs."""
+"""More rows in TRL's micro-batches, where a run has shown what a row needs, and a cap that goes down for its risk."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from probe.analysis.what_if import Replayer, Settings
 from probe.records import GIB
 from tests.analysis import planted_batches
 from tests.analysis.planted_batches import MIB, Planted, planted
+from tests.analysis.test_advice import CAP, config
+from tests.analysis.test_fixed_rows_advice import computed, risk_under
 
 TRL = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "gradient_accumulation_steps": 16}
 
@@ -43,3 +45,14 @@ def test_4_trl_gets_more_rows_where_the_run_shows_what_a_row_needs(tmp_path, mon
     before, after = one.what_if.number("micro_batches")
     assert value == pytest.approx(0.2 * (before - after), abs=max(reach, 0.02))
     assert one.gains[0].startswith("update peaks at ")
+
+
+def test_4_a_cap_in_the_place_of_fixed_rows_is_lowered_until_its_risk_is_small_enough(tmp_path):
+    """Some steps had fewer rows in each micro-batch, so that what a row needs is known."""
+    made = Planted(cap=None, rows_in={1: 2, 2: 1, 3: 2}, total=43 * GIB, config=config(dynamic=False))
+    with planted(tmp_path, made) as run:
+        (one,) = [each for each in advise(run).suggestions if each.kind == "dynamic"]
+        cap, today = one.values[CAP], computed(run)
+        risks = [risk_under(run, tokens) for tokens in (cap, today)]
+    assert cap < today
+    assert risks[0] <= 0.02 < risks[1]
