@@ -78,7 +78,7 @@ def _copied(value: Any, waiting: list[Any], *, flags: bool) -> Any:
     if value is None:
         return None
     if isinstance(value, torch.Tensor):
-        return _of_tensor(value.detach(), waiting, flags=flags)
+        return _of_tensor(value.detach() if value.requires_grad else value, waiting, flags=flags)
     if isinstance(value, np.ndarray):
         return np.not_equal(value, 0) if flags else value.copy()
     if isinstance(value, Sequence) and any(isinstance(one, torch.Tensor) for one in value):

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from probe.recorders.rollout_rows import Answers, Times, rollouts
 from probe.recorders.sample_arrays import Array, Layout, Taken
 from probe.recorders.sample_choice import Seen, chosen
 from probe.recorders.sample_fates import OF_ANSWERS, Given, Passes, counts, dropped_codes, fates
+from probe.recorders.sample_stats import CountedTokens, Stats
 from probe.recorders.token_identity import compared_answers, identity
 from probe.records import FATES, NOT_KNOWN, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
 
@@ -82,14 +83,6 @@ class Told:
     passes: list[tuple[Taken, Taken, int | None]] = field(default_factory=list)
 
 
-class _Stats(NamedTuple):
-    """Of each answer, NaN left out; NaN where it has none. Each (n,)."""
-
-    mean: Array
-    smallest: Array
-    largest: Array
-
-
 class _Batch:
     """A told batch, worked out.
 
@@ -144,7 +137,7 @@ class _Batch:
         return None if train is None or rollout is None else train.astype(np.float64) - rollout
 
     @cached_property
-    def _sizes(self) -> _Stats | None:
+    def _sizes(self) -> Stats | None:
         return None if self.difference is None else self.stats(np.abs(self.difference))
 
     @cached_property
@@ -162,22 +155,13 @@ class _Batch:
         places[answers] = reached[first] - self.layout.begins[answers]
         return values, places
 
-    def stats(self, values: Array | None) -> _Stats | None:
+    @cached_property
+    def _tokens(self) -> CountedTokens:
+        return CountedTokens(self.counted, self.layout.row_of, self.told.answers)
+
+    def stats(self, values: Array | None) -> Stats | None:
         """Mean, smallest and largest of each answer's counted tokens."""
-        if values is None:
-            return None
-        answers = self.told.answers
-        held = self.counted & ~np.isnan(values)
-        rows, kept = self.layout.row_of[held], values[held].astype(np.float64)
-        of_row = np.bincount(rows, minlength=answers)
-        some = of_row > 0
-        found = np.full((3, answers), np.nan)
-        if some.any():
-            found[0, some] = np.bincount(rows, kept, minlength=answers)[some] / of_row[some]
-            begins = (np.cumsum(of_row) - of_row)[some]
-            found[1, some] = np.minimum.reduceat(kept, begins)
-            found[2, some] = np.maximum.reduceat(kept, begins)
-        return _Stats(*found)
+        return None if values is None else self._tokens.stats(values)
 
     @cached_property
     def nan(self) -> Array:
@@ -197,9 +181,9 @@ class _Batch:
         """
         if self.told.groups is None or not any(self.told.groups):
             return None
-        number: dict[str | int, int] = {}
-        names = enumerate(self.told.groups)
-        return np.array([number.setdefault(name or at, len(number)) for at, name in names], np.int64)
+        names = [name or at for at, name in enumerate(self.told.groups)]
+        number = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        return np.array(list(map(number.__getitem__, names)), np.int64)
 
     @cached_property
     def equal(self) -> Array | None:
@@ -223,7 +207,7 @@ class _Batch:
         return np.bincount(self.layout.row_of[self.loss], minlength=self.told.answers)
 
     @cached_property
-    def advantages(self) -> _Stats | None:
+    def advantages(self) -> Stats | None:
         """Of each answer."""
         return self.stats(self.flat["advantages"])
 
