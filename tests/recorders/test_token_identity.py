@@ -230,7 +230,7 @@ def test_the_finding_says_since_when_how_many_and_where_the_first_stands(tmp_pat
     assert found.sentence == "3 of 6 answers of rank 0 since step 2 are trained on tokens that weren't sampled."
     assert found.why.startswith("The first is token 1 of answer 1 (u) of step 2 on rank 0. ")
     assert (found.since.step, found.where.rank, found.cost.tokens, found.cost.steps) == (2, 0, 6, 2)
-    assert (found.where.step, found.where.token) == (2, None)  # nothing of single tokens is kept
+    assert (found.where.step, found.where.token) == (None, None)  # nothing of single tokens is kept
     assert found.cost.share == pytest.approx(6 / 18)
     assert rows["step"].tolist() == [2, 4]
     assert "token ids" in found.change.advice
@@ -242,7 +242,7 @@ def test_where_it_began_before_the_newest_steps_it_says_when(tmp_path):
         found = run.findings()[0]
     said = "30 of 30 answers of rank 0 in the last 30 steps are trained on tokens that weren't sampled"
     assert found.sentence == f"{said}; it began in step 1."
-    assert (found.since.step, found.where.step) == (1, 11)
+    assert (found.since.step, found.where.step, found.where.token) == (1, None, None)
 
 
 def test_one_rank_of_two_is_named(tmp_path):
@@ -260,9 +260,9 @@ def test_with_texts_kept_the_two_ids_and_the_text_stand_there(tmp_path):
         probe.samples([3], response_ids=[BAD[0]], sampled_ids=[BAD[1]], responses=["to be or"])
     with Run(tmp_path / "run") as run:
         why = run.findings()[0].why
-        where = run.findings()[0].where
+        found = run.findings()[0]
     assert "token 1 of answer 0 of step 1 on rank 0: the engine sampled 2, and 5 is trained. " in why
-    assert (where.step, where.token) == (1, 1)  # the token can be looked at
+    assert (found.since.step, found.where.token) == (1, 1)  # the token can be looked at
     assert "The answer reads “to be or”." in why
 
 

@@ -54,7 +54,7 @@ def identity(run: Run) -> Finding | None:
         "not_sampled",
         _sentence(theirs, since.step, rank),
         topic="token_balance",
-        where=Where(step=whole(changed[0]["step"]), rank=rank, token=_token(run, changed[0])),
+        where=Where(rank=rank, token=_token(run, changed[0])),
         since=since,
         cost=_cost(changed, theirs),
         why=f"{_first(changed[0])}{_reads(run, changed[0])} From there on log-probabilities of rollout and training "
@@ -144,9 +144,11 @@ def _reads(run: Run, one: dict[str, Any]) -> str:
 
 
 def _token(run: Run, one: dict[str, Any]) -> int | None:
-    """The first token that differs, where its answer has a row and can be looked at token by token."""
+    """The first token that differs, where its answer is of the step in which it began, has a row and can be looked at
+    token by token.
+    """
     row = whole(one["first_row"])
-    if row is None or not run.has("samples"):
+    if row is None or whole(one["step"]) != whole(one["since_step"]) or not run.has("samples"):
         return None
     here = joined((same(name, one[name]) for name in ("process", "step", "batch_id")), " and ")
     block = sql("exists (select 1 from token_blocks where {here} and row = {row})", here=here, row=row)
