@@ -67,13 +67,14 @@ class Passes:
             clipped: By token, laid out as the batch's numbers are; None where it isn't known.
             micro_batch: Its number.
         """
-        rows = np.asarray(rows).astype(np.int64).reshape(-1)
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self._layout.lengths)):
+        rows = np.asarray(rows, np.int64).reshape(-1)
+        listed = rows.tolist()
+        if listed and (min(listed) < 0 or max(listed) >= len(self.micro_batches)):
             return
         self._told.append((rows, clipped))
         self._sums = None
         number = -1 if micro_batch is None else micro_batch
-        for row in rows.tolist():
+        for row in listed:
             self.micro_batches[row].append(number)
 
     def _added_up(self) -> _Sums:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from probe.recorders.group_baselines import Known, baselines
@@ -379,9 +380,14 @@ def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
         for dropped, masked in zip(columns["dropped"], whole, strict=True)
     ]
     columns["chosen_by"] = list(kept.values())
+    columns = {name: values for name, values in columns.items() if name not in _EMPTY or any(values)}
     names = list(columns)
     for values in zip(*columns.values(), strict=True):
         yield Sample(batch_id=told.batch_id, **dict(zip(names, values, strict=True)))
+
+
+#: Columns that needn't be told where all of them are empty or 0, as they are where nobody tells them.
+_EMPTY: Final = {one.name for one in msgspec.structs.fields(Sample) if one.default in (0, "")}
 
 
 #: Whole numbers of a sample, and what ``probe.samples`` calls them.
