@@ -143,20 +143,21 @@ def rollouts(answers: Answers, count: int, batch_id: int, source: str) -> Iterat
     known_at_all = (answers.times, answers.weight_versions, answers.log_ratio)
     if all(one is None for one in known_at_all) or not count:
         return
-    replicas = answers.replicas if answers.replicas is not None else [""] * count
-    names, of = np.unique(np.asarray(replicas, dtype=object).astype(str), return_inverse=True)
+    replicas = [""] * count if answers.replicas is None else list(map(str, answers.replicas))
+    places = {name: place for place, name in enumerate(sorted(set(replicas)))}
+    of = np.array(list(map(places.__getitem__, replicas)), np.int64)
     known = 0 if answers.times is None or answers.times.together else int(answers.times.known.sum())
     every = -(-known // TIMES_KEPT)
-    for place, name in enumerate(names.tolist()):
+    for name, place in places.items():
         held = of == place
-        row = Rollout(batch_id=batch_id, source=source, replica=name, samples=int(held.sum()))
+        row = Rollout(batch_id=batch_id, source=source, replica=name, samples=int(np.count_nonzero(held)))
         row.trainer_version = answers.trainer_version
         if answers.times is not None:
             _time(row, answers, answers.times, held, every)
         if answers.weight_versions is not None:
             _count_versions(row, answers.weight_versions[held])
         if answers.log_ratio is not None and answers.row_of is not None:
-            _measure(row, answers.log_ratio[held[answers.row_of]])
+            _measure(row, answers.log_ratio if len(places) == 1 else answers.log_ratio[held[answers.row_of]])
         yield row
 
 
@@ -203,7 +204,7 @@ def _measure(row: Rollout, log_ratio: Array) -> None:
     row.minus_log_ratio_sum = -float(log_ratio.sum())
     row.k3_sum = float((np.expm1(cut) - log_ratio).sum())
     row.ratio_sum, row.ratio_squares_sum = float(ratio.sum()), float((ratio**2).sum())
-    row.below_tokens, row.above_tokens = int((ratio < BELOW).sum()), int((ratio > ABOVE).sum())
+    row.below_tokens, row.above_tokens = int(np.count_nonzero(ratio < BELOW)), int(np.count_nonzero(ratio > ABOVE))
 
 
 def mismatch(rows: Sequence[Rollout]) -> dict[str, float]:

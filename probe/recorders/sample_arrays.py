@@ -70,7 +70,9 @@ def _as_flags(found: Array, flags: bool) -> Array:
 
 
 def _numpy(held: Any) -> Array:
-    return held.numpy() if isinstance(held, torch.Tensor) else np.asarray(held)
+    if not isinstance(held, torch.Tensor):
+        return np.asarray(held)
+    return held.float().numpy() if held.dtype == torch.bfloat16 else held.numpy()  # numpy doesn't know bfloat16
 
 
 def _copied(value: Any, waiting: list[Any], *, flags: bool) -> Any:
@@ -78,7 +80,9 @@ def _copied(value: Any, waiting: list[Any], *, flags: bool) -> Any:
     if value is None:
         return None
     if isinstance(value, torch.Tensor):
-        return _of_tensor(value.detach() if value.requires_grad else value, waiting, flags=flags)
+        value = value.detach() if value.requires_grad else value
+        # `is_cpu`, since a `device` and its type take four times as long where the processor's caches are cold.
+        return _of_host(value, flags=flags) if value.is_cpu else _of_device(value, waiting)
     if isinstance(value, np.ndarray):
         return np.not_equal(value, 0) if flags else value.copy()
     if isinstance(value, Sequence) and any(isinstance(one, torch.Tensor) for one in value):
@@ -87,14 +91,16 @@ def _copied(value: Any, waiting: list[Any], *, flags: bool) -> Any:
     return [list(one) if isinstance(one, list | tuple) else one for one in value]
 
 
-def _of_tensor(value: torch.Tensor, waiting: list[Any], *, flags: bool) -> Any:
-    if value.device.type == "cpu":
-        if value.dtype == torch.bfloat16:  # which numpy doesn't know
-            return value.float()
-        if value.numel() <= _SMALL and unnoticed():  # what isn't 0 is looked for later, off the training thread
-            return value.clone()
-        # In numpy, in this one thread: torch would wake all of its threads.
-        return np.not_equal(value.numpy(), 0) if flags else value.numpy().copy()
+def _of_host(value: torch.Tensor, *, flags: bool) -> Any:
+    if value.numel() <= _SMALL and unnoticed():  # what isn't 0 is looked for later, off the training thread
+        return value.clone()
+    if value.dtype == torch.bfloat16:  # which numpy doesn't know
+        return value.float()
+    # In numpy, in this one thread: torch would wake all of its threads.
+    return np.not_equal(value.numpy(), 0) if flags else value.numpy().copy()
+
+
+def _of_device(value: torch.Tensor, waiting: list[Any]) -> Any:
     if value.device.type != "cuda" or value.numel() > MOST_FROM_DEVICE or torch.cuda.is_current_stream_capturing():
         return None
     landing = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
@@ -133,6 +139,7 @@ class Layout:
 
     def __init__(self, lengths: Array | None, inside: list[Array] | Array | None) -> None:
         self._inside = inside
+        self._of_width: dict[int, Array] = {}
         if lengths is None:
             lengths = np.array([], np.int64) if inside is None else _counted(inside)
         self.lengths: Array = np.maximum(np.asarray(lengths).astype(np.int64).reshape(-1), 0)
@@ -152,19 +159,25 @@ class Layout:
         """
         if rows is None:
             return None
-        which = np.arange(len(self.lengths)) if of is None else of
-        lengths = self.lengths[which]
         if isinstance(rows, list):
-            return self._of_rows(rows, which, lengths)
+            which = np.arange(len(self.lengths)) if of is None else of
+            return self._of_rows(rows, which, self.lengths[which])
+        lengths = self.lengths if of is None else self.lengths[of]
         if rows.ndim == 1:
-            return np.repeat(rows, lengths) if len(rows) == len(which) else None
-        if rows.ndim != 2 or len(rows) != len(which):
+            return np.repeat(rows, lengths) if len(rows) == len(lengths) else None
+        if rows.ndim != 2 or len(rows) != len(lengths):
             return None
-        inside = self._of_answers(which, rows.shape[1])
+        inside = self._in_rectangle(of, rows.shape[1])
         if inside is None or inside.shape != rows.shape:
             return None
-        found = rows[inside]
+        found = np.take(rows, self._places(inside) if of is None else np.flatnonzero(inside))
         return found if len(found) == lengths.sum() else None
+
+    def _places(self, inside: Array) -> Array:
+        """Where the response tokens of all answers stand in a rectangle: the same for all of one width."""
+        if inside.shape[1] not in self._of_width:
+            self._of_width[inside.shape[1]] = np.flatnonzero(inside)
+        return self._of_width[inside.shape[1]]
 
     def _of_rows(self, rows: list[Array], which: Array, lengths: Array) -> Array | None:
         if len(rows) != len(which):
@@ -176,12 +189,12 @@ class Layout:
             rows = [one[at] for one, at in zip(rows, inside, strict=True)]
         return np.concatenate(rows) if rows else np.empty(0)
 
-    def _of_answers(self, which: Array, width: int) -> Array | None:
+    def _in_rectangle(self, of: Array | None, width: int) -> Array | None:
         if self._inside is None:
-            return np.arange(width) < self.lengths[which][:, None]
+            return np.arange(width) < (self.lengths if of is None else self.lengths[of])[:, None]
         if isinstance(self._inside, list):
             return None
-        return self._inside[which]
+        return self._inside if of is None else self._inside[of]
 
 
 def _counted(inside: list[Array] | Array) -> Array:

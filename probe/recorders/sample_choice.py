@@ -11,8 +11,11 @@ drawn themselves leave the drawn ones a fair draw from all that weren't chosen b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +25,8 @@ from probe.recorders.sample_arrays import Array
 PARTS: Final = (("nan", 1 / 4), ("worst", 1 / 4), ("longest", 1 / 8), ("no_advantage", 1 / 8))
 
 
-class Seen(NamedTuple):
+@dataclass(frozen=True)
+class Seen:
     """What is chosen by, each (n,).
 
     Attributes:
@@ -36,6 +40,20 @@ class Seen(NamedTuple):
     worst: Array
     length: Array
     no_advantage: Array
+
+    @cached_property
+    def orders(self) -> dict[str, list[int]]:
+        """By reason the answers that may be kept for it, the first to be kept first."""
+        scores = {"nan": self.nan, "worst": self.worst, "longest": self.length, "no_advantage": self.no_advantage}
+        return {reason: _order(score, reason in ("nan", "no_advantage")) for reason, score in scores.items()}
+
+
+def _order(score: Array, positive: bool) -> list[int]:
+    """Places in falling order of their scores, of equal ones the earlier first, without NaN, −∞ and, where only
+    positive ones count, all others.
+    """
+    places = np.flatnonzero(score > (0 if positive else -np.inf))
+    return places[np.argsort(-score[places], kind="stable")].tolist() if len(places) else []
 
 
 def chosen(seen: Seen, places: int, step: int | None, held: Mapping[int, str] = MappingProxyType({})) -> dict[int, str]:
@@ -58,13 +76,10 @@ def chosen(seen: Seen, places: int, step: int | None, held: Mapping[int, str] = 
     if count <= places:
         return dict.fromkeys(range(count), "all")
     found: dict[int, str] = {}
-    scores = {"nan": seen.nan, "worst": seen.worst, "longest": seen.length, "no_advantage": seen.no_advantage}
     for reason, part in PARTS:
-        score = np.where(np.isnan(scores[reason]), -np.inf, scores[reason])
-        score[list(found)] = -np.inf
-        least = -np.inf if reason in ("worst", "longest") else 0
-        order = np.argsort(-score, kind="stable")[: min(int(places * part), places - len(held) - len(found))]
-        found.update(dict.fromkeys(order[score[order] > least].tolist(), reason))
+        room = min(int(places * part), places - len(held) - len(found))
+        best = islice((at for at in seen.orders[reason] if at not in found), room)
+        found.update(dict.fromkeys(list(best), reason))
     found = {**held, **found}
     left = [at for at in range(count) if at not in found]
     # By the number of held ones too, so that it doesn't hang together with theirs.

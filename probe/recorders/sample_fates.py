@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Passes:
         self._expected = 0 if expected is None else expected
         self._told: list[tuple[Array, list[Array] | Array | None]] = []
         self._sums: _Sums | None = None
-        self.micro_batches: list[list[int]] = [[] for _ in layout.lengths]
+        self._numbers: list[tuple[list[int], int]] = []
 
     @property
     def told(self) -> bool:
@@ -69,13 +70,20 @@ class Passes:
         """
         rows = np.asarray(rows, np.int64).reshape(-1)
         listed = rows.tolist()
-        if listed and (min(listed) < 0 or max(listed) >= len(self.micro_batches)):
+        if listed and (min(listed) < 0 or max(listed) >= len(self._layout.lengths)):
             return
         self._told.append((rows, clipped))
+        self._numbers.append((listed, -1 if micro_batch is None else micro_batch))
         self._sums = None
-        number = -1 if micro_batch is None else micro_batch
-        for row in listed:
-            self.micro_batches[row].append(number)
+
+    def micro_batches(self, places: Sequence[int]) -> list[list[int]]:
+        """Of each of these answers the numbers of the micro-batches that trained it, in their order."""
+        found: dict[int, list[int]] = {at: [] for at in places}
+        for rows, number in self._numbers:
+            for row in rows:
+                if row in found:
+                    found[row].append(number)
+        return list(found.values())
 
     def _added_up(self) -> _Sums:
         """All passes at once: each by itself takes a dozen calls of NumPy."""

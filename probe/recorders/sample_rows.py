@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import math
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
@@ -93,6 +96,7 @@ class _Batch:
 
     def __init__(self, told: Told) -> None:
         self.told = told
+        self._read: dict[str, Array | None] = {}
         inside = told.arrays["response_mask"].rows()
         self.layout = Layout(told.arrays["response_tokens"].array(), inside)
         if len(self.layout.lengths) != told.answers:  # on a device that can't be read: nothing is known
@@ -121,10 +125,13 @@ class _Batch:
 
     def number(self, name: str) -> Array | None:
         """A number of each answer, float64 (n,)."""
-        found = self.told.arrays[name].array()
-        if found is None or found.shape[:1] != (self.told.answers,):
-            return None
-        return found.astype(np.float64).reshape(self.told.answers, -1)[:, 0]
+        if name not in self._read:
+            found = self.told.arrays[name].array()
+            if found is not None and found.shape[:1] != (self.told.answers,):
+                found = None
+            first = None if found is None else found.astype(np.float64).reshape(self.told.answers, -1)[:, 0]
+            self._read[name] = first
+        return self._read[name]
 
     @cached_property
     def counted(self) -> Array:
@@ -227,10 +234,17 @@ class _Batch:
         """
         stats = self._sizes
         if stats is not None:
-            ranks = [np.argsort(np.argsort(-values, kind="stable")) for values in (stats.largest, stats.mean)]
+            ranks = [_ranks(-values) for values in (stats.largest, stats.mean)]
             return np.where(np.isnan(stats.mean), np.nan, -np.minimum(2.0 * ranks[0], 2.0 * ranks[1] + 1))
         rewards = self.number("rewards")
         return np.full(self.told.answers, np.nan) if rewards is None else -rewards
+
+
+def _ranks(values: Array) -> Array:
+    """The place of each in rising order, of equal ones the earlier first, int64 (n,)."""
+    found = np.empty(len(values), np.int64)
+    found[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return found
 
 
 def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[Row]:
@@ -349,7 +363,7 @@ def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
             )
 
 
-def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
+def _samples(batch: _Batch, kept: dict[int, str]) -> list[Sample]:
     told, places = batch.told, list(kept)
     at = np.array(places, np.int64)
     columns: dict[str, list[Any]] = {"row": places, "response_tokens": batch.layout.lengths[at].tolist()}
@@ -381,9 +395,21 @@ def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
     ]
     columns["chosen_by"] = list(kept.values())
     columns = {name: values for name, values in columns.items() if name not in _EMPTY or any(values)}
-    names = list(columns)
-    for values in zip(*columns.values(), strict=True):
-        yield Sample(batch_id=told.batch_id, **dict(zip(names, values, strict=True)))
+    return _filled(Sample(batch_id=told.batch_id, step=told.step, row=0, response_tokens=0), columns, len(places))
+
+
+def _filled(like: Sample, columns: dict[str, list[Any]], count: int) -> list[Sample]:
+    """Rows like one, with columns of their own: column by column, which takes a third of making each with its values.
+
+    Args:
+        like: Its lists are those of all rows, so that they are to be empty, or columns.
+        columns: Values by field, ``count`` each.
+        count: How many rows.
+    """
+    rows = [copy(like) for _ in range(count)]
+    for name, values in columns.items():
+        deque(map(setattr, rows, repeat(name), values), maxlen=0)
+    return rows
 
 
 #: Columns that needn't be told where all of them are empty or 0, as they are where nobody tells them.
@@ -425,7 +451,7 @@ def _in_words(batch: _Batch, places: list[int]) -> dict[str, list[Any]]:
     names = {"uid": told.uids, "group": told.groups, "replica": told.replicas, "ended": told.ended}
     lists: dict[str, Sequence[Any]] = {name: values for name, values in names.items() if values is not None}
     columns = {name: [values[at] for at in places] for name, values in lists.items()}
-    columns["micro_batches"] = [batch.passes.micro_batches[at] for at in places]
+    columns["micro_batches"] = batch.passes.micro_batches(places)
     words = _words(told)
     columns["dropped"] = [words[at] or ("untrained" if untrained[at] else "") for at in places]
     for name, told_as in (("prompt_text", "prompts"), ("response_text", "responses")):

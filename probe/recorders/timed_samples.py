@@ -9,7 +9,7 @@ import numpy as np
 from probe.hooks import Event
 from probe.recorders.recorder import Recorder
 from probe.recorders.rollout_rows import Answers, rollouts, times_of
-from probe.recorders.token_identity import identity
+from probe.recorders.token_identity import identity, together
 from probe.records import Rollout, Row, TokenIdentity
 
 
@@ -27,7 +27,8 @@ class TimedSamplesRecorder(Recorder):
         answers = Answers(given["replicas"], times, tokens=None if tokens is None else np.array(tokens, np.int64))
         rows: list[Row] = list(rollouts(answers, count, -1, given["source"]))
         if given.get("compared"):
-            rows.append(identity(given["compared"], None, -1, given["source"], given["uids"], keeps_ids=False))
+            found = together(given["compared"])
+            rows.append(identity(found, None, -1, given["source"], given["uids"], keeps_ids=False))
         for row in rows:
             row.step, row.phase = given["step"], given["phase"]
         return rows

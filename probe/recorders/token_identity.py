@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,32 @@ from probe.same_tokens import Compared, compared
 #: Changed answers of a batch that are named, at most.
 NAMED: Final = 64
 
-_TRAINED, _SAMPLED, _CHANGED, _TOKEN = map(attrgetter, ("trained", "sampled", "changed", "token"))
+
+class Together(NamedTuple):
+    """Compared answers of a batch.
+
+    Attributes:
+        answers: How many.
+        trained: Tokens of theirs that the loss counts.
+        sampled: Tokens of theirs that were sampled.
+        changed: Those that differ, by their places among the compared ones, rising.
+    """
+
+    answers: int
+    trained: int
+    sampled: int
+    changed: dict[int, Compared]
+
+
+def together(found: Sequence[Compared]) -> Together:
+    """Answers that were compared one by one."""
+    changed = {at: one for at, one in enumerate(found) if one.token is not None}
+    return Together(len(found), sum(one.trained for one in found), sum(one.sampled for one in found), changed)
 
 
 def compared_answers(
     layout: Layout, ids: Array, counted: Array, sampled: list[Array] | Array, places: Sequence[int]
-) -> list[Compared]:
+) -> Together:
     """Compare answers of a batch. Those that are plainly the same are found all at once.
 
     Args:
@@ -28,7 +48,7 @@ def compared_answers(
         ids: Of its response tokens, (tokens,).
         counted: Of each whether the loss counts it, bool (tokens,).
         sampled: Ids as the engine sampled them, of each answer; a negative one is none.
-        places: Which answers.
+        places: Which answers, rising.
     """
     ids, (drawn, drawn_of) = ids.astype(np.int64, copy=False), _flat(sampled)
     many = np.bincount(drawn_of, minlength=len(layout.lengths))
@@ -37,13 +57,16 @@ def compared_answers(
     # As many sampled as response tokens, and some left out: whether each stands in its place is to be looked at.
     same &= (inside == layout.lengths) | (many != layout.lengths)
     begins = np.cumsum(many) - many
-    found = list(map(Compared, inside.tolist(), many.tolist()))
-    for at in np.flatnonzero(~same).tolist():
+    which, changed = np.asarray(places, np.int64), {}
+    for place in np.flatnonzero(~same[which]).tolist():
+        at = which[place]
         here = slice(layout.begins[at], layout.begins[at] + layout.lengths[at])
         theirs = drawn[begins[at] : begins[at] + many[at]].tolist()
         parts = bool(inside[at] < layout.lengths[at])
-        found[at] = compared(ids[here].tolist(), counted[here].tolist(), theirs, parts=parts)
-    return [found[at] for at in places]
+        one = compared(ids[here].tolist(), counted[here].tolist(), theirs, parts=parts)
+        if one.token is not None:
+            changed[place] = one
+    return Together(len(which), int(inside[which].sum()), int(many[which].sum()), changed)
 
 
 def _flat(sampled: list[Array] | Array) -> tuple[Array, Array]:
@@ -76,7 +99,7 @@ def _begins_alike(trained: Array, inside: Array, drawn: Array, many: Array) -> A
 
 
 def identity(
-    found: Sequence[Compared],
+    found: Together,
     places: Sequence[int] | None,
     batch_id: int,
     source: str,
@@ -87,27 +110,26 @@ def identity(
     """The row of a batch.
 
     Args:
-        found: Of each compared answer.
+        found: The compared answers.
         places: Theirs in the batch, rising; None where these aren't known.
         batch_id: Of the batch.
         source: Who told.
         uids: Of these answers.
         keeps_ids: Whether the row may hold token ids.
     """
-    changed = [at for at, token in enumerate(map(_TOKEN, found)) if token is not None]
     row = TokenIdentity(
         batch_id=batch_id,
         source=source,
-        answers=len(found),
-        trained_tokens=sum(map(_TRAINED, found)),
-        sampled_tokens=sum(map(_SAMPLED, found)),
-        changed_answers=len(changed),
-        changed_tokens=sum(map(_CHANGED, found)),
-        changed_rows=[] if places is None else [places[at] for at in changed[:NAMED]],
+        answers=found.answers,
+        trained_tokens=found.trained,
+        sampled_tokens=found.sampled,
+        changed_answers=len(found.changed),
+        changed_tokens=sum(one.changed for one in found.changed.values()),
+        changed_rows=[] if places is None else [places[at] for at in islice(found.changed, NAMED)],
     )
-    if changed:
-        first = found[changed[0]]
-        row.first_uid, row.first_token = "" if uids is None else uids[changed[0]], first.token
+    if found.changed:
+        at, first = next(iter(found.changed.items()))
+        row.first_uid, row.first_token = "" if uids is None else uids[at], first.token
         if keeps_ids:
             row.sampled_id, row.trained_id = first.sampled_id, first.trained_id
     return row

@@ -11,7 +11,7 @@ import pytest
 import probe
 from probe.analysis.step_samples import StepSamples, Wish, key_of, near, searched, tokens_of
 from probe.errors import InputError
-from probe.recorders.token_identity import identity
+from probe.recorders.token_identity import identity, together
 from probe.runs.reader import Run
 from probe.same_tokens import compared
 from tests.told_samples import told_samples
@@ -125,7 +125,7 @@ def test_15_5_where_it_isnt_known_which_answers_changed_all_are_shown_and_it_say
         probe.samples([3, 3])
         # As agent loops of verl tell it, who know of no batch.
         one = compared([7, 7, 7], [True] * 3, [7, 8, 7], parts=False)
-        row = identity([one], None, -1, "verl.AgentLoopWorker", None, keeps_ids=False)
+        row = identity(together([one]), None, -1, "verl.AgentLoopWorker", None, keeps_ids=False)
         session.recording.writer.add_rows([row], session.recording.sample_scope(), 0)
     with Run(tmp_path / "run") as run:
         found = StepSamples.read(run, 3)
