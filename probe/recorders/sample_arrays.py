@@ -37,7 +37,7 @@ class Taken:
     def __init__(self, value: Any, waiting: list[Any], *, flags: bool = False) -> None:
         self._flags = flags
         self._offsets: Any = None
-        if getattr(value, "is_nested", False):
+        if isinstance(value, torch.Tensor) and value.is_nested:
             self._offsets = _copied(value.offsets(), waiting, flags=False)
             value = value.values()
             self._held = None if self._offsets is None else _copied(value, waiting, flags=flags)
@@ -47,9 +47,10 @@ class Taken:
 
     def array(self) -> Array | None:
         """All of it as one array; None where nothing is known."""
-        if self._held is None or isinstance(self._held, list):
-            return None if self._held is None else _as_flags(np.asarray(self._held), self._flags)
-        return _as_flags(_numpy(self._held), self._flags)
+        found = self._held
+        if isinstance(found, list):
+            found = [_numpy(one) if isinstance(one, torch.Tensor) else one for one in found]
+        return None if found is None else _as_flags(_numpy(found), self._flags)
 
     def rows(self) -> list[Array] | Array | None:
         """As a rectangle, or one array an answer; None where nothing is known, or not of each answer."""

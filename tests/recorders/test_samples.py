@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import warnings
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 import probe
 from probe import hooks, testing
@@ -239,6 +243,29 @@ def test_every_layout_of_a_batch_gives_the_same_rows(how):
     (first, second) = of(rows, TokenBlock)
     assert unpack({name: getattr(first, name) for name in first.__struct_fields__})["advantages"].tolist() == values[0]
     assert unpack({name: getattr(second, name) for name in first.__struct_fields__})["mask"].tolist() == [1]
+
+
+class _Watching(TorchFunctionMode):
+    """A user's own, that sees torch's functions."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("how", ["one tensor", "scalars", "rows", "nested"])
+@pytest.mark.parametrize("watched", [False, True])
+def test_half_precision_is_read_however_it_is_told(how, watched):
+    half = partial(torch.tensor, dtype=torch.bfloat16)
+    rewards = [half(1.0), half(0.5)] if how == "scalars" else half([1.0, 0.5])
+    advantages: Any = [half([0.5, -1.0]), half([4.0])]
+    if how == "nested":
+        advantages = torch.nested.nested_tensor(advantages, layout=torch.jagged)
+    elif how != "rows":
+        advantages = half([[0.5, -1.0], [4.0, 9.0]])
+    mode = _Watching() if watched else nullcontext()
+    with mode:
+        rows = recorded(lambda: probe.samples([2, 1], rewards=rewards, advantages=advantages, clipped=False))
+    assert [(row.reward, row.advantage_smallest) for row in of(rows, Sample)] == [(1.0, -1.0), (0.5, 4.0)]
 
 
 def test_what_is_told_may_change_afterwards():
