@@ -180,9 +180,11 @@ class Redaction:
         for form in FORMS:
             text = form.sub(REDACTED, text)
         text = self._of_line(text)
-        if ":/" in text:
-            text = _QUESTION.sub(self._of_question, _USER.sub(REDACTED, text))
-        return text
+        return self.of_urls(text)
+
+    def of_urls(self, text: str) -> str:
+        """A text, its URLs without users, passwords, keys and signatures."""
+        return _QUESTION.sub(self._of_question, _USER.sub(REDACTED, text)) if ":/" in text else text
 
     def _of_quoted(self, found: re.Match[str]) -> str:
         secret = self._is_secret(found[1], False) and found[4]
@@ -237,6 +239,15 @@ def without_secrets(config: Any, redact: Redact) -> Any:
     """
     rule = redaction(redact)
     return config if rule is None else rule(config)
+
+
+def without_logins(text: str) -> str:
+    """A text for a message or a log, its URLs without users, passwords, keys and signatures.
+
+    >>> without_logins("nothing is at https://me:pw@host/data?version=2&sig=ab3")
+    'nothing is at https://[redacted]@host/data?version=2&sig=[redacted]'
+    """
+    return Redaction().of_urls(text)
 
 
 def _of_one(words: list[str]) -> list[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import sqlite3
 import stat
+import threading
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
-from probe.errors import InputTypeError
+from probe.core import fs
+from probe.errors import InputTypeError, ProbeError
 from probe.exporting.tables import export_tables
 from probe.redaction import REDACTED, Redaction, redaction, without_secrets
 from probe.runs.layout import create_run
@@ -294,3 +298,57 @@ TRL = {
 def test_b_no_default_of_trl_is_redacted():
     assert Redaction()(TRL) == TRL
     assert Redaction()({**TRL, "hub_token": "mine"})["hub_token"] == REDACTED
+
+
+def _answering(status):
+    """A server that answers everything so."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_error(status)
+
+        do_GET = do_HEAD = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+
+
+def _tracks(backend, variable):
+    def use(url, _, monkeypatch):
+        monkeypatch.setenv(variable, url)
+        Tracking("p", "e", [backend])
+
+    return use
+
+
+USES = {
+    "copy_to_local": lambda url, folder, _: fs.copy_to_local(url, cache_dir=folder),
+    "copy": lambda url, folder, _: fs.copy(url, folder / "here"),
+    "copy, to it": lambda url, folder, _: fs.copy(Path(__file__), url),
+    "exists": lambda url, *_: fs.exists(f"{url}\0"),
+    "local_mkdir_safe": lambda url, *_: fs.local_mkdir_safe(url),
+    "copy_to_shm": lambda url, *_: fs.copy_to_shm(url),
+    "get_local_temp_path": lambda url, *_: fs.get_local_temp_path("s3://bucket/model", cache_dir=url),
+    "no such protocol": lambda url, *_: fs.exists(url.replace("http", "nonesuch")),
+    "otlp": _tracks("otlp", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    "otlp, no http": lambda url, _, patch: _tracks("otlp", "OTEL_EXPORTER_OTLP_ENDPOINT")(url[1:], _, patch),
+    "mlflow": _tracks("mlflow", "MLFLOW_TRACKING_URI"),
+}
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+@pytest.mark.parametrize("use", USES)
+def test_no_error_nor_line_repeats_the_login_of_a_url(use, status, tmp_path, monkeypatch, capfd, caplog):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with caplog.at_level("INFO"), _answering(status) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"127.0.0.1:{server.server_port}"
+        try:
+            with pytest.raises((ProbeError, OSError)) as raised:
+                USES[use](f"http://me:opensesame@{where}/data?sig=opensesame2", tmp_path, monkeypatch)
+        finally:
+            server.shutdown()
+    assert where in str(raised.value)
+    assert "opensesame" not in "".join([str(raised.value), caplog.text, *capfd.readouterr()])

@@ -37,7 +37,8 @@ class Taken:
     def __init__(self, value: Any, waiting: list[Any], *, flags: bool = False) -> None:
         self._flags = flags
         self._offsets: Any = None
-        if isinstance(value, torch.Tensor) and value.is_nested:
+        is_tensor: bool = isinstance(value, torch.Tensor)  # "offsets" is of nested ones alone, which no type says
+        if is_tensor and value.is_nested:
             self._offsets = _copied(value.offsets(), waiting, flags=False)
             value = value.values()
             self._held = None if self._offsets is None else _copied(value, waiting, flags=flags)

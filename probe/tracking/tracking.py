@@ -21,7 +21,7 @@ from probe.guard import attempt, on_error
 from probe.hooks import SWITCH, is_off, observed
 from probe.nothing import Nothing, say_so
 from probe.records import Incident
-from probe.redaction import Redact, redaction
+from probe.redaction import Redact, redaction, without_logins
 from probe.text import short, visible
 from probe.tracking.backends import BACKENDS, load_backend, open_backend
 from probe.tracking.backends.base import NOTES, TITLE_LENGTH, Alert, Backend, Setup, UnreachableError, own_object
@@ -408,7 +408,8 @@ def _current_name(name: str) -> str:
 
 
 def _announce(locations: Mapping[str, str]) -> None:
-    for name, location in locations.items():
+    for name, url in locations.items():
+        location = without_logins(url)
         _log.info("%s: %s", name, location)
         if name != "console" and not _log.isEnabledFor(logging.INFO) and sys.stderr is not None:
             sys.stderr.write(f"probe: {name}: {visible(location)}\n")

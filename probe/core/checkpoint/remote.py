@@ -10,6 +10,7 @@ from typing import Any
 
 from probe.core.checkpoint.files import MANIFEST, Manifest, begin, check_listed, problems, put_in_place
 from probe.errors import InputError
+from probe.redaction import without_logins
 
 
 def _store(url: str) -> tuple[Any, str]:
@@ -40,7 +41,8 @@ def upload(directory: Path, url: str) -> None:
         store.put_file(str(directory / name), remote)
         expected = (directory / name).stat().st_size
         if (size := store.size(remote)) is not None and size != expected:
-            raise InputError(f"hdfs_path: {url}/{name} has {size} bytes after the copy, expected {expected}")
+            shown = without_logins(f"{url}/{name}")
+            raise InputError(f"hdfs_path: {shown} has {size} bytes after the copy, expected {expected}")
 
 
 def download(url: str, directory: Path) -> None:

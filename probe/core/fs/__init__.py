@@ -36,6 +36,7 @@ from probe.core.fs.store import (
 from probe.core.fs.transfer import aside, differences, download, merge, swap, upload
 from probe.errors import CopyError, InputError, NoRoomError, SourceMissingError, TargetExistsError
 from probe.hooks import observed
+from probe.redaction import without_logins
 
 __all__ = [
     "CACHED",
@@ -150,7 +151,9 @@ def copy_to_shm(src: str | os.PathLike[str], *, verbose: bool = False) -> str:
     """
     location = as_location("src", src)
     if is_non_local(location):
-        raise InputError(f"src: got {location!r}, expected a local path; copy_to_local(…, use_shm=True) copies URLs")
+        raise InputError(
+            f"src: got {without_logins(location)!r}, expected a local path; copy_to_local(…, use_shm=True) copies URLs"
+        )
     path = _existing(location)
     whole = Path(os.path.abspath(path))  # noqa: PTH100  (resolve() gives the name that a link points to)
     if whole.resolve().is_relative_to(SHM):
@@ -239,7 +242,7 @@ def _copy_out(source: Source, origin: str, location: str, dirs_exist_ok: bool, o
         if not found.is_folder and (is_folder or location.endswith("/")):
             target = RemoteSource(f"{location.rstrip('/')}/{_name(origin)}", options)
         elif found.is_folder and not dirs_exist_ok and _info_type(target) is not None:
-            raise TargetExistsError(f"dst: {location!r} already exists; dirs_exist_ok=True adds to it")
+            raise TargetExistsError(f"dst: {target.shown!r} already exists; dirs_exist_ok=True adds to it")
     upload(source, found, target)
 
 
@@ -323,7 +326,7 @@ def makedirs(name: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = F
         try:
             target.files.makedirs(target.root, exist_ok=exist_ok)
         except FileExistsError as error:
-            raise TargetExistsError(f"name: {location!r} already exists") from error
+            raise TargetExistsError(f"name: {target.shown!r} already exists") from error
 
 
 def local_mkdir_safe(path: str | os.PathLike[str]) -> str:
@@ -335,7 +338,7 @@ def local_mkdir_safe(path: str | os.PathLike[str]) -> str:
     """
     location = as_location("path", path)
     if is_non_local(location):
-        raise InputError(f"path: got {location!r}, expected a local path; makedirs takes URLs")
+        raise InputError(f"path: got {without_logins(location)!r}, expected a local path; makedirs takes URLs")
     made = local_path(location)
     Path(made).mkdir(parents=True, exist_ok=True)
     return made
@@ -368,7 +371,7 @@ def get_local_temp_path(hdfs_path: str | os.PathLike[str], cache_dir: str | os.P
     location = as_location("hdfs_path", hdfs_path).rstrip("/")
     root = tempfile.gettempdir() if cache_dir is None else as_location("cache_dir", cache_dir)
     if is_non_local(root):
-        raise InputError(f"cache_dir: got {root!r}, expected a local directory")
+        raise InputError(f"cache_dir: got {without_logins(root)!r}, expected a local directory")
     return str(Path(local_path(root), md5_encode(location), _name(location)))
 
 

@@ -28,6 +28,7 @@ from probe.errors import (
     SourceMissingError,
 )
 from probe.guard import raised_as
+from probe.redaction import without_logins
 
 #: The package and the extra of ``probe-rl`` that bring a kind of URL.
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -134,7 +135,7 @@ def as_location(argument: str, given: object) -> str:
         raise InputTypeError(f"{argument}: got {given!r}, expected a path or a URL")
     named = given.rpartition("://")[2] if is_non_local(given) or given.startswith("file:") else given
     if not named or (is_non_local(given) and not named.strip("/")) or "\0" in given:
-        raise InputError(f"{argument}: got {given!r}, expected a path or a URL of a file or directory")
+        raise InputError(f"{argument}: got {without_logins(given)!r}, expected a path or a URL of a file or directory")
     return given
 
 
@@ -252,7 +253,7 @@ class RemoteSource:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self.shown = url
+        self.shown = without_logins(url)
         self.files, path = open_store(url, options)
         self.root = path.rstrip("/")
         # Clients that aren't asynchronous (hdfs, ftp, …) don't say whether threads may share them.
@@ -361,20 +362,21 @@ def open_store(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """The ``fsspec`` file system of a URL, and the path in it. See :class:`RemoteSource` for what it raises."""
     import fsspec
 
-    with raised_as(lambda error: _unopened(url, error), but=()):  # each client has its own errors
+    with raised_as(lambda error: _unopened(without_logins(url), error), but=()):  # each client has its own errors
         files, path = fsspec.core.url_to_fs(url, **options)
         return files, str(path)
 
 
 def _unopened(url: str, error: Exception) -> ProbeError:
+    why = without_logins(str(error))
     if isinstance(error, ImportError):
         protocol = url.partition("://")[0].rpartition("::")[2].lower()
         if protocol in DRIVERS:
             return MissingDependencyError.of(f"copying from {protocol}://", *DRIVERS[protocol])
-        return MissingDependencyError(f"src: {url!r} needs a package that isn't installed: {error}")
+        return MissingDependencyError(f"src: {url!r} needs a package that isn't installed: {why}")
     if isinstance(error, ValueError):
-        return InputError(f"src: got {url!r}, expected a path or a URL that fsspec knows: {error}")
-    return CopyError(f"src: {url!r} can't be opened: {type(error).__name__}: {error}")
+        return InputError(f"src: got {url!r}, expected a path or a URL that fsspec knows: {why}")
+    return CopyError(f"src: {url!r} can't be opened: {type(error).__name__}: {why}")
 
 
 def telling(shown: str, path: str | None = None) -> raised_as:
@@ -384,6 +386,8 @@ def telling(shown: str, path: str | None = None) -> raised_as:
         SourceMissingError: It said that there is nothing.
         CopyError: It said anything else.
     """
+
+    shown, path = without_logins(shown), path and without_logins(path)
 
     def told(error: Exception) -> CopyError:
         if not isinstance(error, FileNotFoundError):
@@ -404,13 +408,14 @@ def is_missing(error: FileNotFoundError) -> bool:
 
 def _failed(shown: str, error: BaseException, path: str | None) -> CopyError:
     which = f"{shown!r}" if path is None else f"{path!r} of {shown!r}"
-    return CopyError(f"{which} can't be reached, or refuses: {type(error).__name__}: {error}")
+    return CopyError(f"{which} can't be reached, or refuses: {type(error).__name__}: {without_logins(str(error))}")
 
 
 def _missing(shown: str, error: OSError, path: str | None = None) -> SourceMissingError:
     at = getattr(error, "filename", None)
-    inside = path or (at if isinstance(at, str) and at != shown else None)
-    if inside is not None and inside.rstrip("/") != shown.rpartition("://")[2].rstrip("/"):
+    at = without_logins(at) if isinstance(at, str) else None
+    inside = path or (at if at != shown else None)
+    if inside is not None and inside.rstrip("/") not in (shown, shown.rpartition("://")[2].rstrip("/")):
         return SourceMissingError(f"src: {inside!r} of {shown!r} isn't there (any more)")
     return SourceMissingError(f"src: there is nothing at {shown!r}{_hint(shown)}")
 

@@ -26,6 +26,7 @@ from probe.core.fs.store import (
 )
 from probe.errors import CopyError, NoRoomError, SourceMissingError
 from probe.guard import attempt, on_error
+from probe.redaction import without_logins
 
 #: Folders that a copy is made in before it is renamed; one that lies about belongs to a process that died.
 PARTIAL: Final = ".partial-"
@@ -99,7 +100,7 @@ def fetch(
         raise
     except OSError as error:
         kind = NoRoomError if _is_full(error) else CopyError
-        raise kind(f"src: {entry.path!r} of {source.shown!r} can't be copied: {error}") from error
+        raise kind(f"src: {without_logins(entry.path)!r} of {source.shown!r} can't be copied: {error}") from error
     check(source, entry, target)
 
 
@@ -108,14 +109,15 @@ def check(source: Source, entry: Entry, copied: Path) -> None:
     size = copied.stat().st_size
     if entry.size_bytes is not None and size != entry.size_bytes:
         raise CopyError(
-            f"src: {entry.path!r} of {source.shown!r} gave {size} bytes, but its store lists {entry.size_bytes}"
+            f"src: {without_logins(entry.path)!r} of {source.shown!r} gave {size} bytes, "
+            f"but its store lists {entry.size_bytes}"
         )
     if entry.checksum is None:
         return
     digest = digest_of(copied, entry.checksum.algorithm)
     if digest != entry.checksum.digest and source.trusts(entry):
         raise CopyError(
-            f"src: {entry.path!r} of {source.shown!r} came with {entry.checksum.algorithm} {digest}, "
+            f"src: {without_logins(entry.path)!r} of {source.shown!r} came with {entry.checksum.algorithm} {digest}, "
             f"but its store lists {entry.checksum.digest}"
         )
 

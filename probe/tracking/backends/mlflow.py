@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from probe.errors import BackendError
 from probe.guard import raised_as
+from probe.redaction import without_logins
 from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
 from probe.tracking.backends.mlflow_client import LASTING, import_client, quiet, stores, switched_on, translated
 from probe.tracking.media import Figure, Histogram, Image, Medium, Table, Text
@@ -88,7 +89,7 @@ class MLflow(Backend):
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri:
             why = _unanswered(uri)
-            return "reachable", f"{uri}: {why}" if why else ""
+            return "reachable", f"{without_logins(uri)}: {why}" if why else ""
         return "writable", unwritable(directory or Path.cwd())
 
     def __init__(self, setup: Setup) -> None:
@@ -97,7 +98,7 @@ class MLflow(Backend):
         uri, artifacts = stores(setup.directory, private=setup.private)
         why = _unanswered(uri)
         if why:
-            raise UnreachableError(f"backend 'mlflow' can't use {uri}: {why}")
+            raise UnreachableError(f"backend 'mlflow' can't use {without_logins(uri)}: {why}")
         with quiet(), raised_as(partial(_unusable, uri), but=BackendError):
             self._client: MlflowClient = client_class(tracking_uri=uri)
             earlier = self._resume() or self._go_on(setup, uri)
@@ -411,7 +412,7 @@ def _listed_tables(run: Run) -> list[str]:
 
 def _unusable(uri: str, error: Exception) -> BackendError:
     kind = BackendError if getattr(error, "error_code", "") in LASTING else UnreachableError
-    return kind(f"backend 'mlflow' can't use {uri}: {error}")
+    return kind(without_logins(f"backend 'mlflow' can't use {uri}: {error}"))
 
 
 def _unanswered(uri: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
+from probe.redaction import without_logins
 from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
 from probe.tracking.backends.otlp_names import Named, metric_name, span_name
 from probe.tracking.media import Histogram, Medium, Span, Spans
@@ -91,7 +92,7 @@ class OTLP(Backend):
         try:
             self._send_metrics([])  # collectors answer an empty request
         except ConnectionError as error:
-            raise UnreachableError(f"backend 'otlp' can't reach {self.location}: {error}") from error
+            raise UnreachableError(f"backend 'otlp' can't reach {without_logins(self.location)}: {error}") from error
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
@@ -262,7 +263,7 @@ class Poster:
                 text = f"{error.code} {error.reason}"
             if error.code in {408, 429} or error.code >= 500:
                 raise ConnectionError(text) from error
-            raise BackendError(f"backend 'otlp': {request.full_url} answers {text}") from error
+            raise BackendError(f"backend 'otlp': {without_logins(request.full_url)} answers {text}") from error
         except OSError as error:
             raise ConnectionError(str(error)) from error
 
@@ -278,7 +279,7 @@ def _endpoint(signal: str) -> str:
     url = own or f"{base.rstrip('/')}/v1/{signal.lower()}"
     if not url.startswith(("http://", "https://")):
         raise BackendError(
-            f"backend 'otlp': got the endpoint {url!r}, expected one that begins with http:// or https://"
+            f"backend 'otlp': got the endpoint {without_logins(url)!r}, expected one that begins with http:// or https://"
         )
     return url
 
