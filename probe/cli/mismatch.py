@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it. The exit code is 1 where either log-probability wasn't recorded."""
+    """Print it. The exit code is 1 where no tokens with both log-probabilities are kept."""
     from probe.analysis.mismatch import mismatch
 
     found: Mismatch | None = None
@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = mismatch(run, first=first, last=last)
         return found
 
-    nothing = "probe mismatch: log-probabilities of rollout and training weren't recorded; see probe.samples"
+    nothing = (
+        "probe mismatch: no log-probabilities of rollout and training were recorded in these steps; see probe.samples"
+    )
     code = step_range.answer(arguments, ask, nothing)
     return code if found is None or found.tokens.answers else 1

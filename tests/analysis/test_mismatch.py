@@ -158,7 +158,7 @@ def test_4_a_temperature_is_found_from_the_tokens_alone(temperature: float) -> N
 def test_4_it_says_that_it_cant_tell_where_data_are_few() -> None:
     judged = judge(Tokens([answer([-1.0] * 20, [-3.0] * 20)]))
     assert judged.cause == "unknown"
-    assert "20 tokens of 1 answers" in judged.why
+    assert "20 tokens of 1 answer have" in judged.why
     assert judge(Tokens([])).cause == "unknown"
 
 

@@ -13,7 +13,7 @@ from probe.analysis.mismatch.judging import judge
 from probe.analysis.mismatch.tokens import Answer, Tokens
 from tests.analysis.test_mismatch import cut, noisy
 
-ALL = {"retokenised", "shift", "untrained", "temperature", "stale", "unsynced", "rank", "rows", "kernels"}
+ALL = {"retokenised", "shift", "untrained", "temperature", "stale", "unsynced", "rank", "rows", "one_sided", "kernels"}
 
 
 def looked(answers: list[Answer]) -> dict[str, Considered]:

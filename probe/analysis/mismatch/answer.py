@@ -17,7 +17,7 @@ from probe.analysis.mismatch.lag import Lags, lags
 from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
 from probe.analysis.mismatch.markup import html_of
 from probe.analysis.mismatch.measures import Array, Measures, measured
-from probe.analysis.mismatch.missing import too_few, unsplit
+from probe.analysis.mismatch.missing import undecided, unsplit
 from probe.analysis.mismatch.split import Split, split
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Tokens
 from probe.analysis.withheld import Withheld
@@ -67,7 +67,7 @@ class Mismatch:
         self.confident: Confident = counted(tokens, self._lags.behind)
         cause = self.judgement.cause
         judged = missing is None and cause != "unknown"
-        lacks = unsplit(tokens, self._lags, sync) if judged else missing or too_few(self.judgement)
+        lacks = unsplit(tokens, self._lags, sync) if judged else missing or undecided(tokens, self.judgement)
         self.split: Split | None = split(tokens, self._lags) if judged and lacks is None else None
         #: Where they agree there is nothing to split, and where other tokens are trained, weights aren't the question.
         asked = not judged or cause not in (FOLLOWS | {"agree"})
@@ -287,7 +287,15 @@ def _text(judged: Judgement) -> str:
             )
             return f"rollout and training disagree about {of}, and about no others."
         case _:
-            return "rollout and training differ by noise of both signs, larger than bfloat16 rounding."
+            return _of_all(judged)
+
+
+def _of_all(judged: Judgement) -> str:
+    """Where all tokens differ, of whatever answers."""
+    if judged.cause == "one_sided":
+        other = "training" if judged.higher == "rollout" else "rollout"
+        return f"{judged.higher} gives nearly all tokens a higher log-probability than {other} does."
+    return "rollout and training differ by noise of both signs, larger than bfloat16 rounding."
 
 
 def _of_tokens(judged: Judgement) -> str:

@@ -78,7 +78,8 @@ class Evidence:
             float(gain[again].sum()) + self._cost_of(self.filled.edge | self.filled.inside, again),
             {"position": _usual(at)},
             f"These rows agree up to a position (median {_usual(at)}) and not after it; "
-            f"{_share(self.moved.by[again] != 0)} of them agree again once they are shifted.",
+            f"{_share((self.moved.by != 0)[again] & self.moved.seen[again])} of them agree again once they are "
+            "shifted.",
         )
         yield Explained(
             "untrained",

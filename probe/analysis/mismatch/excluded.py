@@ -14,12 +14,13 @@ from probe.analysis.mismatch import patterns
 from probe.analysis.mismatch.evidence import Evidence
 from probe.analysis.mismatch.groups import LOUD_ROWS, LOUD_SHARE, LOUD_TIMES, Rows, loud_rows, loudest_rank, rows_of
 from probe.analysis.mismatch.judgement import CAUSES, Cause, Judgement, concerned_share, percent
-from probe.analysis.mismatch.judging import FAR, FITS, FITS_GUESSED, FOLLOWS, NOISE_K3
+from probe.analysis.mismatch.judging import FITS, FOLLOWS, NOISE_K3, fits
 from probe.analysis.mismatch.lag import lags
 from probe.analysis.mismatch.lines import short
 from probe.analysis.mismatch.measures import measured
 from probe.analysis.mismatch.missing import LEAST_ANSWERS, LEAST_TOKENS
-from probe.analysis.mismatch.tails import NOISE_TAILS
+from probe.analysis.mismatch.signs import signs
+from probe.analysis.mismatch.tails import NOISE_TAILS, times
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Array, Tokens
 
 #: Whether it is the cause: "part" of single answers beside another one, "noise" of what is left, "unknown" where that
@@ -30,7 +31,7 @@ State = Literal["yes", "perhaps", "part", "no", "noise", "unknown"]
 PART: Final = 0.1
 
 _EXACT: Final[tuple[Cause, ...]] = ("retokenised", "shift", "untrained")
-_ORDER: Final[tuple[Cause, ...]] = (*_EXACT, "temperature", "stale", "unsynced", "rank", "rows", "kernels")
+_ORDER: Final[tuple[Cause, ...]] = (*_EXACT, "temperature", "stale", "unsynced", "rank", "rows", "one_sided", "kernels")
 
 _NONE_SEEN: Final = {
     "retokenised": "No answer agrees up to a token and differs from there on.",
@@ -183,6 +184,9 @@ class _Looked:
             return self._temperature()
         if cause == "kernels":
             return self._kernels()
+        if cause == "one_sided":
+            found = signs(self.tokens, self.kept)
+            return "perhaps" if found.one else "no", found.sentence
         rows = rows_of(self.tokens, self.kept)
         if cause == "stale":
             return self._stale(rows)
@@ -199,8 +203,8 @@ class _Looked:
         seen = (
             f"The best fit, {found.temperature:.2f} times training's, explains {explained} of the squared differences"
         )
-        fits = abs(found.temperature - 1) >= FAR and found.explained >= (FITS if found.exact else FITS_GUESSED)
-        return "perhaps" if fits else "no", f"{seen}.{guess}"
+        few = f", and {percent(max(found.usual, 0.0))} without the largest of them" if found.usual < FITS / 2 else ""
+        return "perhaps" if fits(found) else "no", f"{seen}{few}.{guess}"
 
     def _stale(self, rows: Rows) -> tuple[State, str]:
         told, there = lags(self.tokens), rows.there
@@ -225,7 +229,7 @@ class _Looked:
         if tails is None:
             return "perhaps" if sudden else "unknown", seen or "Steps and tails of the differences aren't known."
         heavy = tails >= NOISE_TAILS
-        of = f"Their tails are {tails:.2g} times those of plain noise; other weights make {NOISE_TAILS:g} or more."
+        of = f"Their tails are {times(tails)} times those of plain noise; other weights make {NOISE_TAILS:g} or more."
         return "perhaps" if sudden or heavy else "no", f"{seen} {of}".strip()
 
     def _kernels(self) -> tuple[State, str]:
@@ -278,7 +282,7 @@ def _begins(rows: Rows) -> tuple[bool, str]:
 
 
 def _times(found: patterns.Apart) -> str:
-    return "as much as" if 0.95 <= found.times < 1.05 else f"{found.times:.2g} times as much as"
+    return "as much as" if 0.95 <= found.times < 1.05 else f"{times(found.times)} times as much as"
 
 
 def _from(rows: Rows, step: int) -> patterns.Apart | None:

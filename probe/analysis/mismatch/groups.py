@@ -18,7 +18,7 @@ from probe.analysis.mismatch.judgement import (
 )
 from probe.analysis.mismatch.lag import behind_by
 from probe.analysis.mismatch.measures import measured
-from probe.analysis.mismatch.tails import NOISE_TAILS, heavy, light
+from probe.analysis.mismatch.tails import NOISE_TAILS, heavy, light, times
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Array, Tokens
 
 #: Rows are apart from others: so many times as loud, with this chance and so many deviations.
@@ -130,7 +130,7 @@ def _by_version(rows: Rows) -> Judgement | None:
     return Judgement(
         "stale",
         "high",
-        f"Answers of older weights differ {found.times:.2g} times as much as those of the newest, more than they in "
+        f"Answers of older weights differ {times(found.times)} times as much as those of the newest, more than they in "
         f"{percent(found.chance)} of all pairs.",
         (),
         concerned_share(rows.tokens, old),
@@ -151,8 +151,8 @@ def _by_rank(rows: Rows) -> Judgement | None:
     return Judgement(
         "rank",
         "high" if found.chance >= 0.95 else "medium",
-        f"The answers of rank {worst} differ {found.times:.2g} times as much as those of the others, more than they in "
-        f"{percent(found.chance)} of all pairs.",
+        f"The answers of rank {worst} differ {times(found.times)} times as much as those of the others, more than they "
+        f"in {percent(found.chance)} of all pairs.",
         rows.weights(rows.rank == worst),
         concerned_share(rows.tokens, inside),
         first_step(rows.tokens, inside),
@@ -188,7 +188,7 @@ def _by_step(rows: Rows) -> Judgement | None:
     return Judgement(
         "unsynced" if fresh else "stale",
         "medium" if other or found.times >= SUDDEN else "low",
-        f"From step {step} on answers differ {found.times:.2g} times as much as before, on all ranks alike, as if "
+        f"From step {step} on answers differ {times(found.times)} times as much as before, on all ranks alike, as if "
         f"weights were no longer updated{versions}. {heavy(tails) if other else light(tails)}",
         ("kernels",),
         concerned_share(rows.tokens, inside),
@@ -213,7 +213,7 @@ def _by_row(rows: Rows) -> Judgement | None:
         "rows",
         "high" if loud.sum() >= 5 and found is not None and found.times >= 2 * LOUD_TIMES else "medium",
         f"{int(loud.sum())} of {len(loud)} answers differ "
-        f"{0 if found is None else found.times:.2g} times as much as the others, whose differences are plain noise.",
+        f"{times(0 if found is None else found.times)} times as much as the others, whose differences are plain noise.",
         (*rows.weights(loud), "retokenised"),
         share,
         first_step(rows.tokens, inside),

@@ -19,6 +19,7 @@ Cause = Literal[
     "unsynced",
     "rank",
     "rows",
+    "one_sided",
     "kernels",
     "unknown",
 ]
@@ -35,6 +36,7 @@ CAUSES: Final = {
     "unsynced": "weights that weren't synced",
     "rank": "one rank",
     "rows": "some rows",
+    "one_sided": "one side always higher",
     "kernels": "kernels",
     "unknown": "can't be told",
 }
@@ -56,6 +58,7 @@ class Judgement:
         lag: How many versions behind these were.
         temperature: Of the rollout, against the trainer's.
         by: By how many places the rollout's numbers stand later than the trainer's.
+        higher: The side that gives nearly all tokens the higher number, "rollout" or "training".
         position: The middle of the positions from which on rows differ.
         explained: Share of the differences that the cause explains; None where that can't be told.
         affected: Which answers, by their place among those that were looked at.
@@ -72,6 +75,7 @@ class Judgement:
     lag: int | None = None
     temperature: float | None = None
     by: int | None = None
+    higher: str | None = None
     position: int | None = None
     explained: float | None = None
     affected: tuple[int, ...] = ()

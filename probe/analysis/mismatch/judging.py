@@ -28,7 +28,8 @@ from probe.analysis.mismatch.judgement import (
 )
 from probe.analysis.mismatch.lag import behind_by, lags
 from probe.analysis.mismatch.measures import Measures, measured
-from probe.analysis.mismatch.missing import LEAST_ANSWERS, LEAST_TOKENS
+from probe.analysis.mismatch.missing import FILLED_IN, LEAST_ANSWERS, LEAST_TOKENS, filled_in, impossible
+from probe.analysis.mismatch.signs import one_sided, signs
 from probe.analysis.mismatch.tails import NOISE_TAILS, heavy, light
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Array, Tokens
 
@@ -54,11 +55,25 @@ def judge(tokens: Tokens) -> Judgement:
         return Judgement(
             "unknown",
             "low",
-            f"{count} tokens of {rows} answers have both log-probabilities; at least {LEAST_TOKENS} of {LEAST_ANSWERS} "
-            "are needed to tell one cause from another.",
+            f"{count} token{'' if count == 1 else 's'} of {rows} answer{'' if rows == 1 else 's'} "
+            f"{'has' if count == 1 else 'have'} both log-probabilities; at least {LEAST_TOKENS} of {LEAST_ANSWERS} are "
+            "needed to tell one cause from another.",
         )
+    if filled_in(tokens):
+        return Judgement("unknown", "low", FILLED_IN)
     evidence = Evidence(tokens)
-    return _with_confident(tokens, _exact(evidence) or _whole(evidence))
+    return _with_impossible(tokens, _with_confident(tokens, _exact(evidence) or _whole(evidence)))
+
+
+def _with_impossible(tokens: Tokens, found: Judgement) -> Judgement:
+    """A judgement with what isn't compared since one side alone finds it impossible. Then they don't agree."""
+    many = impossible(tokens)
+    if not many:
+        return found
+    why = f"{many} tokens can't be compared: one side gives them a probability of 0."
+    if found.cause == "agree":
+        return Judgement("unknown", "low", f"{why} On the others they agree.")
+    return replace(found, why=f"{found.why} {why}")
 
 
 def _with_confident(tokens: Tokens, found: Judgement) -> Judgement:
@@ -109,12 +124,21 @@ def _whole(evidence: Evidence) -> Judgement:
     """A cause that all tokens tell of together."""
     tokens, kept = evidence.tokens, evidence.kept
     told = measured(tokens.log_ratio[kept])
-    return _tempered(tokens, kept) or groups(tokens, kept) or _left(tokens, kept, told)
+    found = _tempered(tokens, kept) or groups(tokens, kept)
+    if found is None and (told.k3 or 0.0) > NOISE_K3:
+        found = one_sided(tokens, kept)
+    return found or _left(tokens, kept, told)
+
+
+def fits(found: patterns.Tempered) -> bool:
+    """Whether a temperature is the cause: it explains all differences, and not only because of a few large ones."""
+    least = FITS if found.exact else FITS_GUESSED
+    return abs(found.temperature - 1) >= FAR and found.explained >= least and found.usual >= least / 2
 
 
 def _tempered(tokens: Tokens, kept: Array) -> Judgement | None:
     found = patterns.tempered(tokens, kept)
-    if found is None or abs(found.temperature - 1) < FAR or found.explained < (FITS if found.exact else FITS_GUESSED):
+    if found is None or not fits(found):
         return None
     sure: Confidence = "high" if found.exact and found.explained >= 0.9 else "medium"
     rest = "" if found.exact else " Entropies weren't recorded, so the fit is a guess."
@@ -140,13 +164,11 @@ def _left(tokens: Tokens, kept: Array, told: Measures) -> Judgement:
         why = heavy(tails) + (" The engine says that its weights are the trainer's." if own else "")
         return Judgement("unsynced" if own else "stale", "low", why, ("kernels", "rows"), 1.0, affected=everyone)
     if k3 <= NOISE_K3:
-        return Judgement(
-            "agree",
-            "high" if k3 <= NOISE_K3 / 2 and int(told.tokens) >= 5 * LEAST_TOKENS else "medium",
-            "Differences are of both signs, small, and alike in all rows, ranks and steps: no more than "
-            f"bfloat16 rounding makes. {light(tails)}",
-            share=0.0,
-        )
+        found = signs(tokens, kept)
+        sure = k3 <= NOISE_K3 / 2 and int(told.tokens) >= 5 * LEAST_TOKENS and not found.one
+        also = found.sentence if found.one else light(tails)
+        why = f"{_small_ones(tokens, kept)} alike in all rows, ranks and steps: no more than bfloat16 rounding makes."
+        return Judgement("agree", "high" if sure else "medium", f"{why} {also}".strip(), share=0.0)
     return Judgement(
         "kernels",
         "high" if k3 >= 2 * NOISE_K3 and int(told.tokens) >= 5 * LEAST_TOKENS else "medium",
@@ -156,6 +178,15 @@ def _left(tokens: Tokens, kept: Array, told: Measures) -> Judgement:
         1.0,
         affected=everyone,
     )
+
+
+def _small_ones(tokens: Tokens, kept: Array) -> str:
+    """What small differences are like."""
+    differences = tokens.log_ratio[kept]
+    if not differences.any():
+        return "Both sides' numbers are the same,"
+    both = bool((differences < 0).any() and (differences > 0).any()) and not signs(tokens, kept).one
+    return "Differences are of both signs, small, and" if both else "Differences are small, and"
 
 
 def _own(tokens: Tokens) -> bool:

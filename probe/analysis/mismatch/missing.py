@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from probe.analysis.mismatch.tokens import Tokens
     from probe.runs.reader import Run
 
+#: Why nothing is told of numbers that were filled in.
+FILLED_IN: Final = (
+    "the rollout gives every token a log-probability of exactly 0. Greedy sampling does that, and so do numbers that "
+    "were never filled in."
+)
+
 #: Fewer tokens or answers than these tell nothing.
 LEAST_TOKENS, LEAST_ANSWERS = 100, 6
+#: Tokens that one side alone finds impossible are told of from so many on, and from this share on.
+LEAST_IMPOSSIBLE, SHARE_IMPOSSIBLE = 3, 5e-4
 
 _TOPIC: Final = "token_balance"
 
@@ -29,7 +37,7 @@ _APART: Final = "Whether older weights or the engine make the difference isn't k
 
 
 def unrecorded(run: Run, first: int | None = None, last: int | None = None) -> Withheld | None:
-    """Which side's log-probabilities are missing, where answers are told at all.
+    """Which side's log-probabilities are missing, where answers are told at all but the tokens of none can be compared.
 
     Args:
         run: The run.
@@ -54,8 +62,12 @@ def unrecorded(run: Run, first: int | None = None, last: int | None = None) -> W
             )
         )
     )[0]
-    if not told["answers"] or told["both"]:
+    if not told["answers"]:
         return None
+    if told["both"]:
+        sentence = f"{_AGREE}: the tokens of no answer are kept; those of a batch may take 128 KiB."
+        metrics = Change("Look at the metrics probe/samples/mismatch_k1 and mismatch_k3: they are of all tokens.")
+        return Withheld("agreement", sentence, _TOPIC, metrics)
     name, now = setting(run, "rollout_log_probs")
     if setting(run, "samples_by_engine")[1] is False:
         return None  # the model that trains samples, too
@@ -68,13 +80,39 @@ def unrecorded(run: Run, first: int | None = None, last: int | None = None) -> W
     return Withheld("agreement", sentence, _TOPIC, change)
 
 
-def too_few(judged: Judgement) -> Withheld:
-    """That there are too few tokens or answers.
+def filled_in(tokens: Tokens) -> bool:
+    """Whether the rollout tells a log-probability of exactly 0 of every token, though training isn't sure of them.
 
     Args:
-        judged: The judgement, which says how many there are.
+        tokens: Of all answers, some of them compared.
+    """
+    rollout, train = tokens.rollout[tokens.compared], tokens.train[tokens.compared]
+    return bool((rollout == 0).all() and (train < 0).any())
+
+
+def impossible(tokens: Tokens) -> int:
+    """How many tokens aren't compared since one side alone gives them a probability of 0; 0 where these are few.
+
+    Args:
+        tokens: Of all answers.
+    """
+    many = int(tokens.impossible.sum())
+    told = many >= LEAST_IMPOSSIBLE and many >= SHARE_IMPOSSIBLE * int(tokens.compared.sum())
+    return many if told else 0
+
+
+def undecided(tokens: Tokens, judged: Judgement) -> Withheld:
+    """That the tokens don't tell.
+
+    Args:
+        tokens: Of all answers.
+        judged: The judgement, which says why: there are too few, or their numbers aren't what they should be.
     """
     change = Change("Look at more steps: four answers of each recorded batch keep their tokens.")
+    if filled_in(tokens):
+        change = Change("Sample at a temperature above 0, and have the engine return log-probabilities.")
+    elif impossible(tokens):
+        change = Change("Look at these tokens: a mask over the vocabulary, or a filled-in number, makes such ones.")
     return Withheld("agreement", f"{_AGREE}: {judged.why}", _TOPIC, change)
 
 

@@ -20,6 +20,9 @@ CAP: Final = 3.0
 LOUD: Final = 0.05
 #: Shifts that are tried: rollout's number of a token stands so many places later.
 SHIFTS: Final = (1, -1, 2, -2, 3, -3)
+#: Tokens that must have another number to be compared with, once a row is moved, for it to be seen that they agree;
+#: and rows of which that is seen, for each other one.
+MOVED, SEEN = 3, 0.2
 #: A shift explains a row where it leaves at most this share of its capped differences.
 LEFT: Final = 0.4
 #: A token is off where its numbers differ by more than this.
@@ -32,6 +35,8 @@ LEAST_TOKENS: Final = 6
 LEAST_OTHER: Final = 0.1
 #: Training's log-probability of a token that was never sampled is at most this somewhere in its stretch.
 UNLIKELY: Final = -0.3
+#: Of differences that are fitted, all but the largest twentieth.
+USUAL: Final = 0.95
 #: Places at which a word may have been cut otherwise, without the loss of the tokens behind it.
 STRETCH: Final = 3
 
@@ -91,6 +96,7 @@ class Moved(NamedTuple):
         cost: Capped differences of its compared tokens, their sum.
         gain: What the move takes away of it.
         again: Whether numbers agree before ``since``: the row was cut otherwise from there on.
+        seen: Whether enough moved tokens were compared with another number to say that they agree.
     """
 
     by: Array
@@ -98,6 +104,7 @@ class Moved(NamedTuple):
     cost: Array
     gain: Array
     again: Array
+    seen: Array
 
 
 def moved(tokens: Tokens, keep: Array) -> Moved:
@@ -112,7 +119,7 @@ def moved(tokens: Tokens, keep: Array) -> Moved:
         keep: Which of them count, bool (tokens,).
     """
     many = len(tokens.answers)
-    found = Moved(*(np.zeros(many, kind) for kind in (int, int, float, float, bool)))
+    found = Moved(*(np.zeros(many, kind) for kind in (int, int, float, float, bool, bool)))
     found.since[:] = -1
     for row, (begin, count) in enumerate(zip(tokens.begins.tolist(), tokens.lengths.tolist(), strict=True)):
         inside = slice(begin, begin + count)
@@ -123,10 +130,11 @@ def moved(tokens: Tokens, keep: Array) -> Moved:
         found.cost[row] = total
         if compared.sum() < LEAST_TOKENS or total < LOUD * compared.sum():
             continue
-        best = min((_best(usual, train, rollout, compared, by) for by in SHIFTS), key=lambda one: one[0])
-        left, since, by = best
+        left, since, by, seen = min(
+            (_best(usual, train, rollout, compared, by) for by in SHIFTS), key=lambda one: one.left
+        )
         if left > LEFT * total:
-            since, by = _break(usual, compared), 0
+            since, by, seen = _break(usual, compared), 0, True
             if since < 0:
                 continue
             left = float(usual[:since].sum())
@@ -134,15 +142,39 @@ def moved(tokens: Tokens, keep: Array) -> Moved:
         agree = int((usual[:since][before] < 0.2).sum())
         found.by[row], found.since[row], found.gain[row] = by, since, total - left
         found.again[row] = agree >= BEFORE and agree >= 0.8 * max(int(before.sum()), 1)
-    return found
+        found.seen[row] = seen
+    return _of_seen(found)
+
+
+def _of_seen(found: Moved) -> Moved:
+    """Without rows that differ in their last tokens alone, unless enough others show that numbers are moved."""
+    unseen = (found.since >= 0) & ~found.seen
+    if int(found.seen.sum()) >= SEEN * int(unseen.sum()):
+        return found
+    return found._replace(
+        by=np.where(unseen, 0, found.by),
+        since=np.where(unseen, -1, found.since),
+        gain=np.where(unseen, 0.0, found.gain),
+        again=found.again & ~unseen,
+    )
 
 
 def _capped(difference: Array) -> Array:
     return np.asarray(np.minimum(np.abs(np.nan_to_num(difference, nan=CAP, posinf=CAP, neginf=CAP)), CAP))
 
 
-def _best(usual: Array, train: Array, rollout: Array, compared: Array, by: int) -> tuple[float, int, int]:
-    """What is left if rollout's numbers are moved from the best position on, that position, and the move."""
+class _Move(NamedTuple):
+    """What is left if rollout's numbers are moved from the best position on, that position, the move, and whether
+    enough tokens have a counterpart then: at the end of a row none have, and nothing is left of them.
+    """
+
+    left: float
+    since: int
+    by: int
+    seen: bool
+
+
+def _best(usual: Array, train: Array, rollout: Array, compared: Array, by: int) -> _Move:
     count = len(usual)
     moved_by = np.full(count, np.nan)
     if abs(by) < count:
@@ -155,7 +187,7 @@ def _best(usual: Array, train: Array, rollout: Array, compared: Array, by: int) 
     before = np.concatenate([[0.0], np.cumsum(usual)])
     after = np.concatenate([np.cumsum(other[::-1])[::-1], [0.0]])
     at = int((before + after).argmin())
-    return float(before[at] + after[at]), at, by
+    return _Move(float(before[at] + after[at]), at, by, int(there[at:].sum()) >= MOVED)
 
 
 def _break(usual: Array, compared: Array) -> int:
@@ -220,11 +252,13 @@ class Tempered(NamedTuple):
     Attributes:
         temperature: At which the rollout's numbers are, against training's.
         explained: Share of the squared differences that it explains.
+        usual: The same without the largest twentieth of the differences: a few tokens that are far off lie on any line.
         exact: Whether entropies were known; else they are guessed from the tokens themselves.
     """
 
     temperature: float
     explained: float
+    usual: float
     exact: bool
 
 
@@ -249,15 +283,24 @@ def tempered(tokens: Tokens, keep: Array) -> Tempered | None:
     else:
         lever = train - train.mean()
     told = np.clip(told, -CAP, CAP)
-    square, all_of_it = float((lever**2).sum()), float((told**2).sum())
-    if square <= 0 or all_of_it <= 0:
+    square = float((lever**2).sum())
+    if square <= 0 or not told.any():
         return None
-    # The second order bends the line: a quadratic in the lever follows it.
     slope = float((told * lever).sum() / square)
+    usual = np.abs(told) <= np.quantile(np.abs(told), USUAL)
+    return Tempered(1 / max(1 + slope, 0.05), _explained(told, lever), _explained(told[usual], lever[usual]), exact)
+
+
+def _explained(told: Array, lever: Array) -> float:
+    """The share of squared differences that lies on a line over the lever. The second order bends the line: a quadratic
+    follows it.
+    """
+    all_of_it = float((told**2).sum())
+    if all_of_it <= 0:
+        return 0.0
     design = np.stack([lever, lever * np.abs(lever)], axis=1)
     fitted = design @ np.linalg.lstsq(design, told, rcond=None)[0]
-    explained = 1 - float(((told - fitted) ** 2).sum()) / all_of_it
-    return Tempered(1 / max(1 + slope, 0.05), explained, exact)
+    return 1 - float(((told - fitted) ** 2).sum()) / all_of_it
 
 
 def heaviness(tokens: Tokens, keep: Array) -> float | None:

@@ -8,14 +8,23 @@ from typing import Final
 NOISE_TAILS: Final = 2.0
 
 
+def times(value: float) -> str:
+    """How many times as much, with two digits.
+
+    >>> times(1.234), times(123.4)
+    ('1.2', '123')
+    """
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
+
+
 def heavy(tails: float | None) -> str:
     """Of tails that plain noise doesn't have."""
     return (
-        f"Their tails are {0 if tails is None else tails:.2g} times those of plain noise: the two disagree about "
+        f"Their tails are {times(tails or 0)} times those of plain noise: the two disagree about "
         "some contexts and agree about others, as other weights do."
     )
 
 
 def light(tails: float | None) -> str:
     """Of the tails of plain noise; "" where they aren't known."""
-    return "" if tails is None else f"Their tails are {tails:.2g} times those of plain noise."
+    return "" if tails is None else f"Their tails are {times(tails)} times those of plain noise."

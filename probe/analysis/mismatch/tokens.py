@@ -62,6 +62,7 @@ class Tokens:
         advantage: Likewise.
         log_ratio: Training minus rollout.
         compared: Which tokens the loss counts and both sides tell a finite number of.
+        impossible: Which tokens the loss counts and one side alone gives a probability of 0.
     """
 
     def __init__(self, answers: Sequence[Answer]) -> None:
@@ -79,6 +80,7 @@ class Tokens:
         with np.errstate(invalid="ignore"):
             self.log_ratio = self.train - self.rollout
         self.compared = self.mask & np.isfinite(self.log_ratio)
+        self.impossible = self.mask & np.isinf(self.log_ratio) & (np.minimum(self.rollout, self.train) == -np.inf)
 
     def _where_all(self, name: str) -> Array | None:
         each = [getattr(one, name) for one in self.answers]

@@ -47,6 +47,8 @@ ADVICE: Final = {
     "mode or a change of precision leaves out.",
     "rank": "Look at the transfer of weights to that rank's engine, and at its precision.",
     "rows": "Look at which replica sampled these answers, and at its weights.",
+    "one_sided": "Sample without top-p, top-k and min-p, or have the engine return natural logarithms of probabilities "
+    "in the whole vocabulary.",
     "kernels": "Let engine and trainer compute in the same precision, or weight tokens by their importance ratio, cut "
     "off.",
 }
