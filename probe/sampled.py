@@ -185,12 +185,15 @@ def trained(rows: Any, *, clipped: Any = None) -> None:
             :func:`samples` are laid out; None where it isn't known.
 
     Raises:
-        InputError: There are not as many rows of ``clipped`` as of ``rows``.
+        InputError: There are not as many rows of ``clipped`` as of ``rows``, or these are flags.
 
     >>> trained([0, 1])
     """
     if not TRAINED.listeners:
         return
+    kind = getattr(rows, "dtype", None)
+    if str(kind).endswith("bool") if kind is not None else any(isinstance(one, bool) for one in rows):
+        raise InputError("rows: got yes and no, expected the places of the rows in the batch, whole numbers")
     if clipped is not None and len(clipped) != len(rows):
         raise InputError(f"clipped: got {len(clipped)} rows, expected {len(rows)}, as many as rows")
     emit(TRAINED, rows=rows, clipped=clipped)

@@ -47,11 +47,11 @@ class Taken:
         self.known = self._held is not None
 
     def array(self) -> Array | None:
-        """All of it as one array; None where nothing is known."""
+        """All of it as one array; None where nothing is known, or it isn't of numbers."""
         found = self._held
         if isinstance(found, list):
             found = [_numpy(one) if isinstance(one, torch.Tensor) else one for one in found]
-        return None if found is None else _as_flags(_numpy(found), self._flags)
+        return None if found is None else _read(found, self._flags)
 
     def rows(self) -> list[Array] | Array | None:
         """As a rectangle, or one array an answer; None where nothing is known, or not of each answer."""
@@ -59,15 +59,26 @@ class Taken:
         if isinstance(found, list) and any(hasattr(one, "__len__") for one in found):
             if not all(hasattr(one, "__len__") for one in found):
                 return None
-            rows = [_as_flags(_numpy(one), self._flags) for one in found]
+            rows = [row for one in found if (row := _read(one, self._flags)) is not None]
+            if len(rows) < len(found):
+                return None
             return np.stack(rows) if len({len(one) for one in rows}) == 1 else rows
         if self._offsets is not None and found is not None:
-            ends = _numpy(self._offsets).tolist()
-            return list(np.split(_as_flags(_numpy(found), self._flags), ends[1:-1]))
+            ends, whole = _numpy(self._offsets).tolist(), _read(found, self._flags)
+            return None if whole is None else list(np.split(whole, ends[1:-1]))
         return self.array()
 
 
-def _as_flags(found: Array, flags: bool) -> Array:
+def _read(held: Any, flags: bool) -> Array | None:
+    """Numbers, of which None is NaN, or flags; None where there is something else, or it isn't known of each."""
+    try:
+        found = _numpy(held)
+        if found.dtype == np.object_ and not flags:
+            found = found.astype(np.float64)
+    except (TypeError, ValueError):  # lists of unlike lengths, or of other things than numbers
+        return None
+    if found.dtype.kind not in "biuf":
+        return None
     return found != 0 if flags and found.dtype != np.bool_ else found
 
 

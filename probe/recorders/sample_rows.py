@@ -127,8 +127,8 @@ class _Batch:
         """A number of each answer, float64 (n,)."""
         if name not in self._read:
             found = self.told.arrays[name].array()
-            if found is not None and found.shape[:1] != (self.told.answers,):
-                found = None
+            if found is not None and (found.shape[:1] != (self.told.answers,) or found.size != self.told.answers):
+                found = None  # of several numbers an answer none is its own
             first = None if found is None else found.astype(np.float64).reshape(self.told.answers, -1)[:, 0]
             self._read[name] = first
         return self._read[name]
@@ -353,7 +353,7 @@ def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
                 tokens=tokens,
                 samples=int((batch.counts[:, code] > 0).sum()),
                 batch_tokens=batch.layout.tokens,
-                batch_prompt_tokens=None if prompts is None else int(prompts.sum()),
+                batch_prompt_tokens=None if prompts is None or not np.isfinite(prompts).all() else int(prompts.sum()),
                 batch_samples=batch.told.answers,
                 complete=not by_fate[[FATES.index(one) for one in NOT_KNOWN]].any(),
                 kept_samples=kept,

@@ -154,9 +154,9 @@ class SamplesRecorder(Recorder):
             asked={name for name in arrays if given[name] is not None},
             nothing_clipped=nothing_clipped,
             expected=given["passes"],
-            groups=None if groups is None else [str(one) for one in _plain(groups)],
-            uids=None if given["uids"] is None else [str(one) for one in given["uids"]],
-            ended=None if given["ended"] is None else [str(one) for one in given["ended"]],
+            groups=None if groups is None else _words(_plain(groups)),
+            uids=None if given["uids"] is None else _words(given["uids"]),
+            ended=None if given["ended"] is None else _words(given["ended"]),
             dropped=given["dropped"] if isinstance(given["dropped"], str | None) else list(given["dropped"]),
             replicas=_names(given["replicas"], given["count"]),
             times=times_of(given["begin_ns"], given["end_ns"], given["count"]),
@@ -189,7 +189,12 @@ def _built(told: list[Told], limits: tuple[int, int, int]) -> list[Row]:
 def _names(replicas: str | Sequence[str] | None, count: int) -> list[str] | None:
     if replicas is None or isinstance(replicas, str):
         return None if replicas is None else [replicas] * count
-    return [str(one) for one in replicas]
+    return _words(replicas)
+
+
+def _words(values: Sequence[Any]) -> list[str]:
+    """Names, "" where there is none."""
+    return ["" if one is None else str(one) for one in values]
 
 
 def _plain(values: Any) -> list[Any]:
