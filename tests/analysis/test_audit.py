@@ -86,6 +86,9 @@ def test_15_1_it_is_data_and_can_be_read(run):
     assert page.count("<tr>") == 4
     assert repr(Audit()) == "No metric was logged or reduced yet: there is nothing to audit."
     assert repr(found[:0]) == repr(Audit())
+    assert repr(run.audit(step=99)) == "No metric was logged or reduced in step 99."
+    fine = Audit([one for one in run.audit(step=3) if one.trap is None], 12, 1)
+    assert repr(fine.trapped).startswith("None of 1 metric fell into a known trap.")
 
 
 def test_15_1_the_command_prints_it(run, capsys):

@@ -228,12 +228,16 @@ def test_a_run_without_samples_has_no_ledger(tmp_path, capsys):
     assert "no samples were recorded" in capsys.readouterr().err
 
 
-def test_run_ledger_the_command_and_the_funnel_say_the_same(run, capsys):
+def test_run_ledger_the_command_and_the_funnel_say_the_same(run, capsys, monkeypatch):
     found = run.ledger()
     assert main(["ledger", run.path, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fates"] == json.loads(json.dumps([line._asdict() for line in found.fates]))
     assert told["sentence"] == found.sentence
+    monkeypatch.setenv("PROBE_GPU_HOUR", "2,50")
+    assert main(["ledger", run.path, "--first", "2"]) == 0
+    assert "PROBE_GPU_HOUR: got '2,50', expected a number above 0; it isn't used" in capsys.readouterr().err
+    monkeypatch.delenv("PROBE_GPU_HOUR")
     assert main(["ledger", run.path, "--first", "2"]) == 0
     assert "Of 1,000 sampled tokens 667" in capsys.readouterr().out
     lines = bars(found)

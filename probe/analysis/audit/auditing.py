@@ -58,16 +58,21 @@ class Audit(Sequence[Audited]):
         looked_at: How many of them were looked at; of a large run some that lie evenly.
     """
 
-    def __init__(self, rows: Iterable[Audited] = (), steps: int = 0, looked_at: int = 0) -> None:
+    def __init__(
+        self, rows: Iterable[Audited] = (), steps: int = 0, looked_at: int = 0, nothing: str = NOTHING
+    ) -> None:
         self._rows = tuple(sorted(rows, key=_order))
         self.steps, self.looked_at = steps, looked_at
+        self._nothing = nothing  # what is said where there is no row
 
     @overload
     def __getitem__(self, index: int) -> Audited: ...
     @overload
     def __getitem__(self, index: slice) -> Audit: ...
     def __getitem__(self, index: int | slice) -> Audited | Audit:
-        return Audit(self._rows[index], self.steps, self.looked_at) if isinstance(index, slice) else self._rows[index]
+        if not isinstance(index, slice):
+            return self._rows[index]
+        return Audit(self._rows[index], self.steps, self.looked_at, self._nothing)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,7 +80,8 @@ class Audit(Sequence[Audited]):
     @property
     def trapped(self) -> Audit:
         """Those in a trap."""
-        return Audit((one for one in self._rows if one.trap is not None), self.steps, self.looked_at)
+        nothing = _in_none(len(self._rows)) if self._rows else self._nothing
+        return Audit((one for one in self._rows if one.trap is not None), self.steps, self.looked_at, nothing)
 
     def named(self, metric: str) -> Audited | None:
         """The first of a name."""
@@ -93,7 +99,7 @@ class Audit(Sequence[Audited]):
 
     def __repr__(self) -> str:
         if not self._rows:
-            return NOTHING
+            return self._nothing
         lines = [_TITLES, *map(_cells, self._rows)]
         widths = [max(len(line[at]) for line in lines) for at in range(len(_TITLES) - 1)]
         told = [
@@ -109,13 +115,13 @@ class Audit(Sequence[Audited]):
         isnt = "isn't what it says" if wrong == 1 else "aren't what they say"
         said = f"{count(wrong)} of {count(many)} metric{'' if many == 1 else 's'} {isnt}."
         if not wrong:
-            said = f"None of {count(many)} metric{'' if many == 1 else 's'} fell into a known trap."
+            said = _in_none(many)
         some = f" {count(self.looked_at)} of {count(self.steps)} steps were looked at."
         return said + (some if self.looked_at < self.steps else "")
 
     def _repr_html_(self) -> str:
         if not self._rows:
-            return f"<p>{NOTHING}</p>"
+            return f"<p>{html.escape(self._nothing)}</p>"
         head = "".join(f'<th scope="col" style="text-align:left">{title}</th>' for title in _TITLES)
         body = "".join(_row(one) for one in self._rows[:_SHOWN])
         more = len(self._rows) - _SHOWN
@@ -125,6 +131,11 @@ class Audit(Sequence[Audited]):
             '<table class="probe-audit" style="min-width:56em">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
         )
+
+
+def _in_none(many: int) -> str:
+    """That none of so many metrics is wrong."""
+    return f"None of {count(many)} metric{'' if many == 1 else 's'} fell into a known trap."
 
 
 def audit(run: Run, step: int | None = None) -> Audit:
@@ -147,7 +158,8 @@ def audit(run: Run, step: int | None = None) -> Audit:
         _audited([(one, against.get((one.metric, one.step)) or one.judged(ranks)) for one in metric], len(chosen))
         for metric in reading.by_metric(found).values()
     ]
-    return Audit(rows, many, len(chosen))
+    nothing = NOTHING if step is None or not many else f"No metric was logged or reduced in step {step}."
+    return Audit(rows, many, len(chosen), nothing)
 
 
 def _audited(judged: Sequence[tuple[Number, Judged]], looked_at: int) -> Audited:
