@@ -196,3 +196,17 @@ def test_15_1_what_is_not_known_is_none():
     assert (unknown.expected, unknown.error, unknown.relative_error, unknown.trap) == (None, None, None, None)
     assert not near(None, 1.0)
     assert set(TRAPS) >= {"nan", "scaled_sum"}
+
+
+@pytest.mark.parametrize("key", ["perf/samples_per_min", "rollout/reached_max_length_ratio"])
+def test_15_1_a_mean_of_a_limit_s_share_or_of_a_rate_per_minute_is_no_averaged_extreme(key):
+    said = judge(key, Fraction(3, 10), [part([Fraction(1, 5), Fraction(2, 5)], chosen_by="type")])
+    assert (said.trap, said.expected) == (None, Fraction(3, 10))
+
+
+def test_15_1_an_infinity_among_the_values_is_no_mean_of_unequal_means():
+    parts = [
+        Part(2, math.inf, total=math.inf, smallest=1.0, largest=math.inf, last=math.inf, tokens=9, token_mean=math.inf)
+    ]
+    assert judge("actor/loss", math.inf, parts).trap is None
+    assert judge("actor/loss", math.inf, [replace(parts[0], tokens=None, token_mean=None)]).trap is None

@@ -38,6 +38,8 @@ SUMS: Final = frozenset({"sum", "time_sum"})
 _EXTREMES: Final[dict[str, Callable[..., Any]]] = {"max": max, "min": min}
 _WORDS: Final = {"max": "max", "maximum": "max", "largest": "max", "min": "min", "minimum": "min", "smallest": "min"}
 _AVERAGES: Final = frozenset({"mean", "avg", "average", "median", "std"})
+#: What an extreme that stands before it is a limit of: a share of those that reach it.
+_SHARES: Final = frozenset({"ratio", "rate", "fraction", "frac", "share", "percent", "pct", "probability"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ def judge(
         return _several_logged(first, logged)
     if reported is None or not parts:
         return first
+    if math.isinf(reported):
+        return first  # by whatever rule: one infinity makes it infinite
     return _nan(first, parts) if math.isnan(reported) else _reduced(key, first, parts, ranks)
 
 
@@ -170,10 +174,16 @@ def says(key: str) -> str | None:
 
     >>> says("response_length/max"), says("actor/loss"), says("timing/update"), says("batch/max/mean")
     ('max', None, None, None)
+    >>> says("clip_ratio/max"), says("reached_max_length_ratio"), says("perf/samples_per_min")  # a minute
+    ('max', None, None)
     """
-    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", key)}
-    found = {_WORDS[word] for word in words & set(_WORDS)}
-    return found.pop() if len(found) == 1 and not words & _AVERAGES else None
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", key)]
+    before = ["", *words]
+    named = [at for at, word in enumerate(words) if word in _WORDS and (before[at], word) != ("per", "min")]
+    found = {_WORDS[words[at]] for at in named}
+    if len(found) != 1 or _AVERAGES & set(words) or _SHARES & set(words[named[-1] :]):
+        return None
+    return found.pop()
 
 
 def _sources(parts: Sequence[Part], told: Part | None, reported: Any) -> Sequence[Part]:
