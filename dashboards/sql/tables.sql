@@ -357,7 +357,7 @@ from read_parquet(coalesce(getvariable('token_fates_files'), getvariable('proces
 where getvariable('token_fates_files') is not null;
 
 create or replace view token_identity_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "answers", "trained_tokens", "sampled_tokens", "changed_answers", "changed_tokens", coalesce("changed_rows", []) as "changed_rows", coalesce("first_uid", '') as "first_uid", "first_token", "sampled_id", "trained_id", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "answers", "trained_tokens", "sampled_tokens", "changed_answers", "changed_tokens", coalesce("changed_rows", []) as "changed_rows", coalesce("changed_uids", []) as "changed_uids", coalesce("first_uid", '') as "first_uid", "first_token", "sampled_id", "trained_id", "wall_ns"
 from read_parquet(coalesce(getvariable('token_identity_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -377,6 +377,7 @@ from read_parquet(coalesce(getvariable('token_identity_files'), getvariable('pro
   'changed_answers': {name: 'changed_answers', type: 'BIGINT', default_value: NULL},
   'changed_tokens': {name: 'changed_tokens', type: 'BIGINT', default_value: NULL},
   'changed_rows': {name: 'changed_rows', type: 'BIGINT[]', default_value: NULL},
+  'changed_uids': {name: 'changed_uids', type: 'VARCHAR[]', default_value: NULL},
   'first_uid': {name: 'first_uid', type: 'VARCHAR', default_value: NULL},
   'first_token': {name: 'first_token', type: 'BIGINT', default_value: NULL},
   'sampled_id': {name: 'sampled_id', type: 'BIGINT', default_value: NULL},

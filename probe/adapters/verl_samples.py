@@ -1,7 +1,8 @@
 """What verl's V1 trainer samples, told when its advantages are known; its driver has all of it on the CPU by then.
 
 Whether a token was clipped is known to its workers alone, as a share of all: here it isn't told. Nor is how often a
-conversation called tools, nor which engine sampled it: that is known to the agent loops alone.
+conversation called tools, nor which engine sampled it: that is known to the agent loops alone. A trajectory is called
+here as they call it, by its key in verl's queue, so that a reader finds what they told of it.
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ def computed(call: Call) -> None:
     scores, uids = column("token_level_scores"), data.non_tensor_batch.get("uid")
     if turns is None and not _rejects():
         turns = _turns(columns.get("response_mask"))
-    limit = _limit()
+    limit, keys = _limit(), call.argument("batch_keys")
     samples(
         lengths,
+        uids=[str(keys[at]) for at in kept] if isinstance(keys, list) and len(keys) == len(tags) else None,
         prompt_tokens=[int(tags[at]["prompt_len"]) for at in kept],
         mask=column("response_mask"),
         groups=None if uids is None else [str(uids[at]) for at in kept],
@@ -117,19 +119,20 @@ def evicted(call: Call) -> Generator[None, None, None]:
 def _tell_evicted(call: Call) -> None:
     reasons = call.argument("eviction_reasons")[: len(_REASONS)]
     tags = call.args[0].partitions[call.argument("partition_id")]
-    found: list[tuple[str, str, Mapping[str, Any]]] = []
+    found: list[tuple[str, str, str, Mapping[str, Any]]] = []
     for key, tag in tags.items():
         uid = key.split("_")[0]
         word = next((word for word, uids in zip(_REASONS, reasons, strict=True) if uid in uids), None)
         if word is not None and "response_len" in tag:
-            found.append((uid, word, tag))
+            found.append((key, uid, word, tag))
     if found:
         samples(
-            [int(tag["response_len"]) for _, _, tag in found],
-            prompt_tokens=[int(tag["prompt_len"]) for _, _, tag in found],
-            groups=[uid for uid, _, _ in found],
-            has_error=_errors([tag for _, _, tag in found]),
-            dropped=[word for _, word, _ in found],
+            [int(tag["response_len"]) for *_, tag in found],
+            prompt_tokens=[int(tag["prompt_len"]) for *_, tag in found],
+            uids=[key for key, *_ in found],
+            groups=[uid for _, uid, *_ in found],
+            has_error=_errors([tag for *_, tag in found]),
+            dropped=[word for *_, word, _ in found],
             loss_terms=_loss_terms(),
             source="verl.ReplayBuffer",
         )

@@ -24,6 +24,9 @@ OF_SAMPLES: Final[Mapping[str, str]] = {
     "not_sampled": "changed",
 }
 
+#: A longer name that begins with its group's is told without that; the panel has the same.
+LONG_NAME: Final = 24
+
 _WORST: Final = """
 select step, sum((nan_count > 0)::int)::bigint as nan_answers, max(abs(difference_largest)) as difference,
        avg(reward) as reward
@@ -89,8 +92,13 @@ def name_of(answer: Mapping[str, Any]) -> str:
 
     >>> name_of({"uid": "a", "group": "a", "row": 3}), name_of({"uid": "x7", "group": "a", "row": 3})
     ('Answer 3', 'x7')
+    >>> name_of({"uid": "0b38afd1-2d6c-4b0f-9ff1_0_1", "group": "0b38afd1-2d6c-4b0f-9ff1", "row": 3})
+    '…_0_1'
     """
-    return str(answer["uid"]) if answer["uid"] and answer["uid"] != answer["group"] else f"Answer {answer['row']}"
+    uid, group = str(answer["uid"] or ""), str(answer["group"] or "")
+    if not uid or uid == group:
+        return f"Answer {answer['row']}"
+    return f"…{uid.removeprefix(group)}" if group and len(uid) > LONG_NAME and uid.startswith(group) else uid
 
 
 def became_of(answer: Mapping[str, Any]) -> str:

@@ -41,8 +41,24 @@ _BLOCK: Final = Sql("""exists (select 1 from token_blocks b where b.step = s.ste
 _IDENTITY: Final = Sql("""from token_identity i where i.step = s.step and i.process = s.process
                 and i.batch_id = s.batch_id""")
 
-_CHANGED: Final = sql("exists (select 1 {of} and list_contains(i.changed_rows, s.row))", of=_IDENTITY)
-_CHANGED_AT: Final = sql("(select min(i.first_token) {of} and i.changed_rows[1] = s.row)", of=_IDENTITY)
+#: What processes that know of no batch have compared, such as verl's agent loops, by the name of the answer: in
+#: whichever step, for answers may be trained in a later one.
+_NAMED: Final = Sql("""with named as (
+  select attempt, uid, min(case when uid = first_uid then first_token end) as first_token
+  from (select attempt, first_uid, first_token, unnest(changed_uids) as uid from token_identity where batch_id < 0)
+  where uid <> '' group by attempt, uid)""")
+_BY_NAME: Final = Sql("from named n where n.attempt = s.attempt and n.uid = s.uid and coalesce(s.dropped, '') = ''")
+
+_CHANGED: Final = sql(
+    "(exists (select 1 {of} and list_contains(i.changed_rows, s.row)) or exists (select 1 {by_name}))",
+    of=_IDENTITY,
+    by_name=_BY_NAME,
+)
+_CHANGED_AT: Final = sql(
+    "coalesce((select min(i.first_token) {of} and i.changed_rows[1] = s.row), (select min(n.first_token) {by_name}))",
+    of=_IDENTITY,
+    by_name=_BY_NAME,
+)
 
 #: Columns that are whole numbers, and those that are floats; None where one is missing.
 _COUNTS: Final = (
@@ -77,10 +93,12 @@ class Changed(NamedTuple):
     Attributes:
         answers: How many there are.
         named: Of how many it is known which they are: of a batch the first 64.
+        sampled_for: How many of them were compared by processes that only know which step they were sampled for.
     """
 
     answers: int = 0
     named: int = 0
+    sampled_for: int = 0
 
 
 _NONE: Final = Changed()
@@ -205,8 +223,10 @@ class StepSamples:
             return cls(step, [])
         block = _BLOCK if run.has("token_blocks") else Sql("false")
         compared = run.has("token_identity")
-        changed, changed_at = (_CHANGED, _CHANGED_AT) if compared else (Sql("false"), Sql("null"))
-        frame = run.sql(sql(_ANSWERS, step=int(step), block=block, changed=changed, changed_at=changed_at))
+        nothing = (Sql(""), Sql("false"), Sql("null"))
+        named, changed, changed_at = (_NAMED, _CHANGED, _CHANGED_AT) if compared else nothing
+        answers = sql(_ANSWERS, step=int(step), block=block, changed=changed, changed_at=changed_at)
+        frame = run.sql(sql("{named} {answers}", named=named, answers=answers))
         told = _changed(run, step) if compared else _NONE
         return cls(step, [_answer(one) for one in rows(frame)], _sampled(run, step), told)
 
@@ -236,15 +256,17 @@ class StepSamples:
         """The answers that a narrowing keeps, and what is to be said of it."""
         held = {at for at in range(len(self.answers)) if ONLY[only](self, at)}
         many = self.changed
-        if only != "changed" or len(held) == many.answers:
+        if only != "changed" or len(held) >= many.answers:  # more: they were sampled for another step
             return held, ""
-        of = f"{count(many.answers)} {'answer' if many.answers == 1 else 'answers'} of this step"
+        of = f"{count(many.answers)} {'answer' if many.answers == 1 else 'answers'}"
+        of += " sampled for this step" if many.sampled_for else " of this step"
         trained = f"{of} {'is' if many.answers == 1 else 'are'} trained on tokens that weren't sampled"
         if not many.named:
             every = set(range(len(self.answers)))
             return every, f"{trained}. Which ones isn't recorded: these are all of the step."
         least = "" if many.named == many.answers else " A batch names its first 64."
-        return held, f"{trained}; {count(len(held))} of them {'has' if len(held) == 1 else 'have'} a row.{least}"
+        whose = "of this step's named ones" if many.sampled_for else "of them"
+        return held, f"{trained}; {count(len(held))} {whose} {'has' if len(held) == 1 else 'have'} a row.{least}"
 
     def _trained_in(self, wish: Wish, held: set[int]) -> tuple[set[int], str]:
         """Of ``held`` the answers of a micro-batch; all of them, with the reason, where that isn't known."""
@@ -313,7 +335,9 @@ def _changed(run: Run, step: int) -> Changed:
     frame = run.sql(
         sql(
             """select coalesce(sum(changed_answers), 0)::bigint as answers,
-               coalesce(sum(len(changed_rows)), 0)::bigint as named from token_identity where step = {step}""",
+               coalesce(sum(coalesce(len(changed_rows), 0) + coalesce(len(changed_uids), 0)), 0)::bigint as named,
+               coalesce(sum(changed_answers) filter (batch_id < 0), 0)::bigint as sampled_for
+               from token_identity where step = {step}""",
             step=int(step),
         )
     )

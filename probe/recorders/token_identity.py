@@ -126,6 +126,9 @@ def identity(
         changed_answers=len(found.changed),
         changed_tokens=sum(one.changed for one in found.changed.values()),
         changed_rows=[] if places is None else [places[at] for at in islice(found.changed, NAMED)],
+        changed_uids=[]
+        if places is not None or uids is None
+        else [uids[at] for at in islice(found.changed, NAMED) if uids[at]],
     )
     if found.changed:
         at, first = next(iter(found.changed.items()))

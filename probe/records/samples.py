@@ -183,6 +183,8 @@ class TokenIdentity(Row, kw_only=True, tag="token_identity"):
     changed_answers: int
     changed_tokens: int  #: that the loss counts, in each changed answer from the first changed one on
     changed_rows: list[int] = field(default_factory=list)  #: the places of changed answers in the batch, the first 64
+    #: names of the first 64 changed answers where the process knows of no batch: the ``uid`` that each has in samples
+    changed_uids: list[str] = field(default_factory=list)
     first_uid: str = ""  #: of the first changed answer
     first_token: int | None = None  #: which of its response tokens is the first changed one, from 0
     sampled_id: int | None = None  #: what was sampled there; None where the engine had come to its end

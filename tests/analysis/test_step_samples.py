@@ -132,9 +132,47 @@ def test_15_5_where_it_isnt_known_which_answers_changed_all_are_shown_and_it_say
     told = found.arranged(Wish(only="changed"))
     assert told.answers == 2
     assert told.note == (
-        "1 answer of this step is trained on tokens that weren't sampled. "
+        "1 answer sampled for this step is trained on tokens that weren't sampled. "
         "Which ones isn't recorded: these are all of the step."
     )
+
+
+def by_name(directory: Path, step: int, uids: list[str], changed: set[str]) -> None:
+    """Another process compares answers that it knows by their names, as agent loops of verl do."""
+    with probe.start("p", run_dir=directory, role="agent_loop") as session:
+        found = [compared([7, 7, 7], [True] * 3, [7, 8 if one in changed else 7, 7], parts=False) for one in uids]
+        row = identity(together(found), None, -1, "verl.AgentLoopWorker", uids, keeps_ids=False)
+        row.step = step
+        session.recording.writer.add_rows([row], session.recording.sample_scope(), 0)
+
+
+@pytest.mark.parametrize("sampled_for", [3, 2])  # 2: the answers are trained in the step after
+def test_15_5_answers_that_agent_loops_compared_are_found_by_their_names(
+    tmp_path: Path, sampled_for: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_ATTEMPT", "1")
+    uids = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
+    dropped = [None, None, None, "stale"]
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        for step, names_of in ((2, ["z_0_0"] * 4), (3, uids)):
+            with session.step(step):
+                probe.samples([3] * 4, uids=names_of, groups=[one[0] for one in names_of], dropped=dropped)
+    by_name(tmp_path / "run", sampled_for, uids, {"a_1_0", "b_0_0", "b_1_0"})
+    with probe.open(tmp_path / "run") as run:
+        found, other = StepSamples.read(run, 3), StepSamples.read(run, 2)
+        finding = run.findings().named("not_sampled")
+    assert [(one["changed"], one["changed_at"]) for one in found.answers] == [
+        (False, None),
+        (True, 1),  # of the first of them alone it is recorded
+        (True, None),
+        (False, None),  # nobody trains it
+    ]
+    assert not any(one["changed"] for one in other.answers)
+    note = found.arranged(Wish(only="changed")).note
+    three = "3 answers sampled for this step are trained on tokens that weren't sampled; 2 of this step's named ones "
+    assert note == (f"{three}have a row." if sampled_for == 3 else "")
+    assert (finding.where.step, finding.where.token) == (3, None)  # where it is trained; no token of it is kept
+    assert finding.why.startswith(f"The first is token 1 of a_1_0 of step {sampled_for}. ")
 
 
 def test_15_5_a_run_that_compared_no_ids_has_no_changed_answers(run: Run) -> None:

@@ -245,12 +245,38 @@ def test_13_tokens_of_a_trajectory_that_no_engine_sampled_are_told_exactly(attac
     assert session.run.incidents.empty
 
 
-def advantages(kept: list[tuple[str, dict[str, Any], Any]], told: bool, **correction: Any) -> Any:
+def test_15_answers_whose_tokens_no_engine_sampled_are_found_by_their_keys_where_they_are_trained(attached, tmp_path):
+    """Agent loops and the driver, which are processes of their own, call a trajectory by its key in verl's queue."""
+    import asyncio
+
+    from probe.analysis.step_samples import StepSamples, Wish
+
+    kept: list[tuple[str, dict[str, Any], Any]] = []
+    place = tmp_path / "run"
+    with probe.start("verl", run_dir=place, role="agent_loop"):
+        asyncio.run(run_turns([{}, {"again": True}, {"alone": True}, {"again": True}], kept))
+    ids = {key: fields["responses"].tolist() for key, _, fields in kept}
+    rows = advantages(kept, told=False, run_dir=place)
+    assert rows["uid"].tolist() == [key for key, _, _ in kept]
+    assert [row["response_tokens"] for _, row in rows.iterrows()] == [len(ids[key]) for key in rows["uid"]]
+    with probe.open(place) as run:
+        found = StepSamples.read(run, 2)
+        finding = run.findings().named("not_sampled")
+    changed = {one["uid"]: one["changed_at"] for one in found.answers if one["changed"]}
+    assert changed == {key: 1 if key == min(changed) else None for key, one in ids.items() if one[1] == 99}
+    assert sorted(changed) == ["p1_0_0", "p3_0_0"]
+    assert (found.arranged(Wish(only="changed")).answers, found.arranged(Wish(only="changed")).note) == (2, "")
+    assert (finding.where.step, finding.where.token) == (2, 1)
+    assert finding.missing == ("The ids themselves aren't recorded: the agent loops that compare them keep none.",)
+
+
+def advantages(kept: list[tuple[str, dict[str, Any], Any]], told: bool, run_dir: Any = None, **correction: Any) -> Any:
     """verl's own driver computes the advantages of trajectories that agent loops have handed over.
 
     Args:
         kept: The trajectories.
         told: Whether the driver asked for old log-probabilities before.
+        run_dir: Where it is recorded.
         **correction: Settings of ``algorithm.rollout_correction``.
 
     Returns:
@@ -279,7 +305,7 @@ def advantages(kept: list[tuple[str, dict[str, Any], Any]], told: bool, **correc
     )
     batch = trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
     trainer = SimpleNamespace(config=config, global_steps=2)
-    with probe.start("verl") as opened, pytest.MonkeyPatch.context() as patching:
+    with probe.start("verl", run_dir=run_dir) as opened, pytest.MonkeyPatch.context() as patching:
         patching.setattr(verl_driver.DRIVER, "trainer", trainer)
         patching.setattr(trainer_base.tq, "kv_batch_get", lambda **_: given)
         patching.setattr(trainer_base.tq, "kv_batch_put", lambda **_: batch)

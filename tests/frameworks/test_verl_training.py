@@ -223,6 +223,10 @@ def test_15_2_and_3_samples_and_fates_agree_with_what_verl_logs(grpo, grpo_run):
     assert {step: tuple(row) for step, row in zip(same.index, same.values.tolist(), strict=True)} == {
         step: (32, samples[samples["step"] == step]["loss_tokens"].sum(), 0) for step in logged
     }
+    # Both processes call an answer by its key, so that what an agent loop says of one leads to it.
+    keys = samples["uid"].str.rsplit("_", n=2, expand=True)
+    assert keys[0].tolist() == samples["group"].tolist()
+    assert samples["uid"].nunique() == len(samples) == 32 * len(logged)
     found = grpo_run.ledger()
     assert found.sampled_tokens == fates["tokens"].sum()
     assert found.tokens("unknown") == 0

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { answerTexts, factsOf, groupTexts } from "../../probe/views/panel/static/src/sample_words.js";
+import { answerTexts, factsOf, groupTexts, nameOf } from "../../probe/views/panel/static/src/sample_words.js";
 
 /** @import { SampleLine } from "../../probe/views/panel/static/src/sample_types.js" */
 
@@ -25,6 +25,14 @@ test("an answer that is trained on other tokens than were sampled says so, and f
   assert.match(factsOf({ ...ANSWER, changed: true, changed_at: 0 }), /other tokens than sampled; the first other token is 0/);
   assert.doesNotMatch(factsOf({ ...ANSWER, changed: true, changed_at: null }), /first other/);
   assert.equal(became({ changed: false }), "");
+});
+
+test("a long name that begins with its group's is told without that, as of verl's keys", () => {
+  const group = "0b38afd1-2d6c-4b0f-9ff1-86d0a1f0b7c5";
+  assert.equal(nameOf({ ...ANSWER, group, uid: `${group}_0_1` }), "…_0_1");
+  assert.equal(nameOf({ ...ANSWER, group: "a", uid: "a_0_1" }), "a_0_1");
+  assert.equal(nameOf({ ...ANSWER, group: "", uid: `${group}_0_1` }), `${group}_0_1`);
+  assert.equal(nameOf({ ...ANSWER, group, uid: group }), "Answer 3");
 });
 
 test("a group counts them, and calls of tools are among the facts", () => {

@@ -22,7 +22,7 @@ _NEWEST: Final = sql(
     """
     with told as (select *, coalesce(step, 0) as in_step from token_identity)
     select step, rank, process, batch_id, wall_ns, answers, trained_tokens, changed_answers, changed_tokens,
-           changed_rows[1] as first_row, first_uid, first_token, sampled_id, trained_id,
+           attempt, changed_rows[1] as first_row, first_uid, first_token, sampled_id, trained_id,
            (select min(step) from told where changed_answers > 0) as since_step,
            (select min(wall_ns) from told where changed_answers > 0) as since_wall_ns
     from told where in_step > (select max(in_step) from told) - {steps}
@@ -45,6 +45,7 @@ def identity(run: Run) -> Finding | None:
         return Finding("fine", "identity", sentence, topic="token_balance", why=why)
     ranks = {whole(one["rank"]) for one in changed}
     rank = ranks.pop() if len(ranks) == 1 else None
+    token, step = _token(run, changed[0])
     since = Since(whole(changed[0]["since_step"]), whole(changed[0]["since_wall_ns"]))
     theirs = [one for one in told if rank is None or whole(one["rank"]) == rank]
     if since.step is not None:
@@ -54,7 +55,7 @@ def identity(run: Run) -> Finding | None:
         "not_sampled",
         _sentence(theirs, since.step, rank),
         topic="token_balance",
-        where=Where(rank=rank, token=_token(run, changed[0])),
+        where=Where(rank=rank, step=step, token=token),
         since=since,
         cost=_cost(changed, theirs),
         why=f"{_first(changed[0])}{_reads(run, changed[0])} From there on log-probabilities of rollout and training "
@@ -119,12 +120,11 @@ def _first(one: dict[str, Any]) -> str:
 
 def _ids(one: dict[str, Any]) -> tuple[str, ...]:
     """That ids aren't kept, where they aren't."""
-    kept = whole(one["trained_id"]) is not None
-    return (
-        ()
-        if kept
-        else ('The ids themselves weren\'t recorded: probe.start(samples="text") records them, and the texts.',)
-    )
+    if whole(one["trained_id"]) is not None:
+        return ()
+    if one["batch_id"] < 0:
+        return ("The ids themselves aren't recorded: the agent loops that compare them keep none.",)
+    return ('The ids themselves weren\'t recorded: probe.start(samples="text") records them, and the texts.',)
 
 
 def _reads(run: Run, one: dict[str, Any]) -> str:
@@ -143,18 +143,27 @@ def _reads(run: Run, one: dict[str, Any]) -> str:
     return f" The answer reads “{short(text['response_text'][0], 80)}”." if len(text) else ""
 
 
-def _token(run: Run, one: dict[str, Any]) -> int | None:
+def _token(run: Run, one: dict[str, Any]) -> tuple[int | None, int | None]:
     """The first token that differs, where its answer is of the step in which it began, has a row and can be looked at
-    token by token.
+    token by token; and the step that trains it where that is another one, or known by the answer's name alone.
     """
-    row = whole(one["first_row"])
-    if row is None or whole(one["step"]) != whole(one["since_step"]) or not run.has("samples"):
-        return None
-    here = joined((same(name, one[name]) for name in ("process", "step", "batch_id")), " and ")
-    block = sql("exists (select 1 from token_blocks where {here} and row = {row})", here=here, row=row)
+    row, name = whole(one["first_row"]), one["first_uid"]
+    began = whole(one["step"]) == whole(one["since_step"])
+    if not began or (row is None and not name) or not run.has("samples"):
+        return None, None
+    block = Sql("""exists (select 1 from token_blocks b where b.step is not distinct from s.step
+                and b.process = s.process and b.batch_id = s.batch_id and b.row = s.row)""")
     seen = sql("(len(response_ids) > 0 or {block})", block=block if run.has("token_blocks") else Sql("false"))
-    found = run.sql(sql("select 1 from samples where {here} and row = {row} and {seen}", here=here, row=row, seen=seen))
-    return None if found.empty else whole(one["first_token"])
+    if row is None:  # told by a process that knows of no batch
+        parts = [same("attempt", one["attempt"]), same("uid", name), Sql("coalesce(dropped, '') = ''")]
+    else:
+        parts = [*(same(of, one[of]) for of in ("process", "step", "batch_id")), sql("row = {row}", row=row)]
+    here = joined(parts, " and ")
+    found = rows(run.sql(sql("select step, {seen} as seen from samples s where {here} limit 1", here=here, seen=seen)))
+    if not found:
+        return None, None
+    token = whole(one["first_token"]) if found[0]["seen"] else None
+    return token, whole(found[0]["step"]) if row is None else None
 
 
 def _evidence(step: int | None, rank: int | None) -> Sql:

@@ -7,8 +7,14 @@ import { count, digits, many } from "./words.js";
 /** The columns of the list. */
 export const HEAD = ["Answer", "Reward", "Advantage", "Tokens", "Difference", "What became of it"];
 
+/** A longer name that begins with its group's is told without that. */
+const LONG_NAME = 24;
+
 /** @param {SampleLine} line */
-export const nameOf = ({ uid, group, row }) => (uid && uid !== group ? uid : `Answer ${row}`);
+export function nameOf({ uid, group, row }) {
+  if (!uid || uid === group) return `Answer ${row}`;
+  return group && uid.length > LONG_NAME && uid.startsWith(group) ? `…${uid.slice(group.length)}` : uid;
+}
 
 /** @param {number | null | undefined} value */
 const told = (value) => (value === null || value === undefined ? "–" : digits(value));
