@@ -15,6 +15,7 @@ set variable samples_files = (select list(file) from glob(getvariable('run') || 
 set variable token_blocks_files = (select list(file) from glob(getvariable('run') || '/parts/token_blocks-*.parquet'));
 set variable rollouts_files = (select list(file) from glob(getvariable('run') || '/parts/rollouts-*.parquet'));
 set variable token_fates_files = (select list(file) from glob(getvariable('run') || '/parts/token_fates-*.parquet'));
+set variable later_passes_files = (select list(file) from glob(getvariable('run') || '/parts/later_passes-*.parquet'));
 set variable token_identity_files = (select list(file) from glob(getvariable('run') || '/parts/token_identity-*.parquet'));
 set variable group_baselines_files = (select list(file) from glob(getvariable('run') || '/parts/group_baselines-*.parquet'));
 set variable calls_files = (select list(file) from glob(getvariable('run') || '/parts/calls-*.parquet'));
@@ -328,7 +329,7 @@ from read_parquet(coalesce(getvariable('rollouts_files'), getvariable('process_f
 where getvariable('rollouts_files') is not null;
 
 create or replace view token_fates_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "fate", "tokens", "samples", "batch_tokens", "batch_prompt_tokens", "batch_samples", coalesce("complete", true) as "complete", "kept_samples", coalesce("kept_blocks", 0) as "kept_blocks", "equal_tokens", coalesce("loss_terms", []) as "loss_terms", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "fate", "tokens", "samples", "batch_tokens", "batch_prompt_tokens", "batch_samples", coalesce("complete", true) as "complete", "kept_samples", coalesce("kept_blocks", 0) as "kept_blocks", "equal_tokens", coalesce("loss_terms", []) as "loss_terms", "trained_step", "wall_ns"
 from read_parquet(coalesce(getvariable('token_fates_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -353,8 +354,32 @@ from read_parquet(coalesce(getvariable('token_fates_files'), getvariable('proces
   'kept_blocks': {name: 'kept_blocks', type: 'BIGINT', default_value: NULL},
   'equal_tokens': {name: 'equal_tokens', type: 'BIGINT', default_value: NULL},
   'loss_terms': {name: 'loss_terms', type: 'VARCHAR[]', default_value: NULL},
+  'trained_step': {name: 'trained_step', type: 'BIGINT', default_value: NULL},
   'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
 where getvariable('token_fates_files') is not null;
+
+create or replace view later_passes_rows as
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "trained_step", coalesce("rows", []) as "rows", coalesce("passes", []) as "passes", coalesce("micro_batches", []) as "micro_batches", coalesce("carried_tokens", []) as "carried_tokens", coalesce("clipped_tokens", []) as "clipped_tokens", "wall_ns"
+from read_parquet(coalesce(getvariable('later_passes_files'), getvariable('process_files')), hive_partitioning = false,
+  schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
+  'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
+  'process': {name: 'process', type: 'VARCHAR', default_value: NULL},
+  'rank': {name: 'rank', type: 'BIGINT', default_value: NULL},
+  'step': {name: 'step', type: 'BIGINT', default_value: NULL},
+  'role': {name: 'role', type: 'VARCHAR', default_value: NULL},
+  'phase': {name: 'phase', type: 'VARCHAR', default_value: NULL},
+  'micro_batch': {name: 'micro_batch', type: 'BIGINT', default_value: NULL},
+  'scope_id': {name: 'scope_id', type: 'BIGINT', default_value: NULL},
+  'scope': {name: 'scope', type: 'VARCHAR', default_value: NULL},
+  'batch_id': {name: 'batch_id', type: 'BIGINT', default_value: NULL},
+  'trained_step': {name: 'trained_step', type: 'BIGINT', default_value: NULL},
+  'rows': {name: 'rows', type: 'BIGINT[]', default_value: NULL},
+  'passes': {name: 'passes', type: 'BIGINT[]', default_value: NULL},
+  'micro_batches': {name: 'micro_batches', type: 'BIGINT[]', default_value: NULL},
+  'carried_tokens': {name: 'carried_tokens', type: 'BIGINT[]', default_value: NULL},
+  'clipped_tokens': {name: 'clipped_tokens', type: 'BIGINT[]', default_value: NULL},
+  'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
+where getvariable('later_passes_files') is not null;
 
 create or replace view token_identity_rows as
 select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "answers", "trained_tokens", "sampled_tokens", "changed_answers", "changed_tokens", coalesce("changed_rows", []) as "changed_rows", coalesce("changed_uids", []) as "changed_uids", coalesce("first_uid", '') as "first_uid", "first_token", "sampled_id", "trained_id", "wall_ns"
@@ -665,6 +690,12 @@ where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false,
 create or replace view "token_fates" as
 select r.* replace (coalesce(r.rank, l.rank) as rank)
 from token_fates_rows r left join late_ranks l on l.process = r.process
+     left join attempts_shown a on a.attempt = r.attempt
+where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true)), r.step >= a.before_step);
+
+create or replace view "later_passes" as
+select r.* replace (coalesce(r.rank, l.rank) as rank)
+from later_passes_rows r left join late_ranks l on l.process = r.process
      left join attempts_shown a on a.attempt = r.attempt
 where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true)), r.step >= a.before_step);
 

@@ -228,7 +228,10 @@ class StepSamples:
         answers = sql(_ANSWERS, step=int(step), block=block, changed=changed, changed_at=changed_at)
         frame = run.sql(sql("{named} {answers}", named=named, answers=answers))
         told = _changed(run, step) if compared else _NONE
-        return cls(step, [_answer(one) for one in rows(frame)], _sampled(run, step), told)
+        found = [_answer(one) for one in rows(frame)]
+        if run.has("later_passes"):
+            _train_again(run, step, found)
+        return cls(step, found, _sampled(run, step), told)
 
     def arranged(self, wish: Wish, found: frozenset[Key] | None = None) -> Arranged:
         """The lines that a wish asks for.
@@ -329,6 +332,25 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     found["micro_batches"] = [int(one) for one in row["micro_batches"]]
     found |= {name: int(row[name]) for name in ("batch_id", "row")} | {name: bool(row[name]) for name in _FLAGS}
     return found
+
+
+def _train_again(run: Run, step: int, answers: list[dict[str, Any]]) -> None:
+    """Add to the answers of a step what later steps trained of them. Micro-batches stay those of the step."""
+    by_key = {key_of(one): one for one in answers}
+    query = sql(
+        """select process, batch_id, rows, passes, carried_tokens, clipped_tokens from later_passes
+           where step = {step}""",
+        step=int(step),
+    )
+    for row in rows(run.sql(query)):
+        numbers = (row[name] for name in ("rows", "passes", "carried_tokens", "clipped_tokens"))
+        for at, passes, carried, clipped in zip(*numbers, strict=True):
+            found = by_key.get((row["process"], row["batch_id"], at))
+            if found is not None:
+                found["passes"] = (found["passes"] or 0) + passes
+                found["carried_tokens"] += carried
+                found["clipped_tokens"] += clipped
+                found["clip_unknown_tokens"] -= carried + clipped
 
 
 def _changed(run: Run, step: int) -> Changed:

@@ -26,6 +26,7 @@ from probe.live.thinning import Block
 from probe.records import (
     Call,
     Incident,
+    LaterPasses,
     Memory,
     MicroBatch,
     Padding,
@@ -119,6 +120,7 @@ class Intake:
             Incident: self._read_incident,
             Sample: _leave_out,  # answers and their tokens are asked for one by one
             TokenBlock: _leave_out,
+            LaterPasses: _leave_out,
             Rollout: _leave_out,
         }
 

@@ -24,7 +24,17 @@ from probe.records.memory import GIB, HostMemory, Memory
 from probe.records.metrics import Reduction, Scalar
 from probe.records.process import SCHEMA_VERSION, Process, place_of_process, who
 from probe.records.row import Row, stamp, stamp_all
-from probe.records.samples import FATES, NOT_KNOWN, GroupBaseline, Rollout, Sample, TokenBlock, TokenFate, TokenIdentity
+from probe.records.samples import (
+    FATES,
+    NOT_KNOWN,
+    GroupBaseline,
+    LaterPasses,
+    Rollout,
+    Sample,
+    TokenBlock,
+    TokenFate,
+    TokenIdentity,
+)
 
 __all__ = [
     "APART_SOURCES",
@@ -42,6 +52,7 @@ __all__ = [
     "HostMemory",
     "Incident",
     "Later",
+    "LaterPasses",
     "Memory",
     "MicroBatch",
     "Padding",
@@ -75,6 +86,7 @@ ROW_TYPES: Final[tuple[type[Row], ...]] = (
     TokenBlock,
     Rollout,
     TokenFate,
+    LaterPasses,
     TokenIdentity,
     GroupBaseline,
     Call,

@@ -128,6 +128,8 @@ class TokenFate(Row, kw_only=True, tag="token_fates"):
     """What became of the sampled tokens of one told batch: one row a fate, "carried" always among them.
 
     The tokens of a ``(process, batch_id)`` sum exactly to its ``batch_tokens``, whatever was left out of ``samples``.
+    Where a later step trains the batch again, further rows with its ``trained_step`` say by how many tokens and samples
+    a fate becomes more or fewer: those of a batch and step add up to 0 tokens.
     """
 
     batch_id: int
@@ -144,6 +146,22 @@ class TokenFate(Row, kw_only=True, tag="token_fates"):
     equal_tokens: int | None = None  #: of this fate, in groups whose rewards are all equal; None without groups
     #: what else the loss has, such as "KL": its gradient flows without advantage, too
     loss_terms: list[str] = field(default_factory=list)
+    trained_step: int | None = None  #: the later step that made this known; None of the rows as ``step`` ended
+
+
+class LaterPasses(Row, kw_only=True, tag="later_passes"):
+    """What a later step trained of the answers of one told batch that have a row in ``samples``: one row a batch and
+    later step. ``step`` is the one that the batch was told in, whose rows of ``samples`` know its own passes alone.
+    """
+
+    batch_id: int  #: unique in the process: the told batch
+    trained_step: int  #: the later step
+    rows: list[int] = field(default_factory=list)  #: places of the answers that it trained, in the batch
+    passes: list[int] = field(default_factory=list)  #: of each, how often
+    #: of each pass the index of its micro-batch in that step, −1 where that isn't known, one answer behind the other
+    micro_batches: list[int] = field(default_factory=list)
+    carried_tokens: list[int] = field(default_factory=list)  #: of each, by how many they become more
+    clipped_tokens: list[int] = field(default_factory=list)  #: likewise; ``clip_unknown_tokens`` become as many fewer
 
 
 #: What becomes of a sampled token: the first that applies. "clip_unknown" has reached the loss with an advantage, and

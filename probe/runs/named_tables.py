@@ -76,6 +76,11 @@ class NamedTables(ABC):
         return self.table("token_fates")
 
     @property
+    def later_passes(self) -> pandas.DataFrame:
+        """:class:`~probe.records.LaterPasses`: what later steps than their own trained of sampled answers."""
+        return self.table("later_passes")
+
+    @property
     def token_identity(self) -> pandas.DataFrame:
         """:class:`~probe.records.TokenIdentity`: whether the tokens that are trained are those that were sampled."""
         return self.table("token_identity")

@@ -8,21 +8,26 @@ import pandas as pd
 
 from probe.analysis.difference.parts import Part, Waterfall, exact
 from probe.analysis.difference.shapley import Factors, shares
+from probe.records import NOT_KNOWN
+from probe.sql import joined, literal, sql
 from probe.text import count, percent
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 #: Of the steps of which the fate of each token is known.
-_FATES: Final = """
+_FATES: Final = sql(
+    """
 with known as (
   select step from token_fates where step is not null group by step
-  having bool_and(complete) and sum(tokens) > 0),
+  having coalesce(sum(tokens) filter (fate in ({not_known})), 0) = 0 and sum(tokens) > 0),
 told as (select * from token_fates semi join known using (step)),
 batches as (select process, batch_id, max(batch_samples) as samples from told group by process, batch_id)
 select fate, sum(tokens)::double as tokens, (select count(*) from known)::double as steps,
        (select sum(samples) from batches)::double as samples
-from told group by fate"""
+from told group by fate""",
+    not_known=joined([literal(one) for one in NOT_KNOWN], ", "),
+)
 
 #: What became of tokens that carried nothing, as a part is told.
 _LOST: Final = {

@@ -22,7 +22,7 @@ _NEVER: Final = ("truncated", "stale", "filtered", "failed", "dropped")
 
 _FATES: Final = """
 select step, process, batch_id, fate, tokens, samples, batch_tokens, batch_prompt_tokens, batch_samples, kept_samples,
-       equal_tokens, loss_terms
+       equal_tokens, loss_terms, trained_step
 from token_fates where {steps}
 """
 
@@ -198,7 +198,7 @@ class _Book:
                 self._fate_seconds[fate] += each * tokens
 
     def _note(self, fates: pd.DataFrame) -> None:
-        batches = fates.drop_duplicates(["process", "batch_id"])
+        batches = _batches(fates)
         self._batches += int(batches["batch_samples"].sum())
         self._kept += int(batches["kept_samples"].sum())
         with_advantage = fates[fates["fate"].isin(["carried", "clipped", "clip_unknown"])]["equal_tokens"].dropna()
@@ -226,7 +226,7 @@ class _Book:
                 self._money(self._fate_seconds[fate]),
             )
             for fate in FATES
-            if fate in self._tokens
+            if self._tokens.get(fate) or (fate == "carried" and fate in self._tokens)
         ]
         slots = [
             SlotLine(phase, kind, count, self._told(seconds), self._money(seconds))
@@ -270,8 +270,13 @@ def _trained(fates: pd.DataFrame) -> pd.DataFrame:
     return fates[[one in named for one in zip(fates["process"], fates["batch_id"], strict=True)]]
 
 
+def _batches(fates: pd.DataFrame) -> pd.DataFrame:
+    """A row of each batch, of those as its own step ended: what later ones move says nothing of it."""
+    return fates[fates["trained_step"].isna()].drop_duplicates(["process", "batch_id"])
+
+
 def _prompts(fates: pd.DataFrame) -> int | None:
     """Prompt tokens of batches; None where one doesn't tell."""
-    found = fates.drop_duplicates(["process", "batch_id"])["batch_prompt_tokens"]
+    found = _batches(fates)["batch_prompt_tokens"]
     values = [float(one) for one in found.astype("float64")]
     return None if any(math.isnan(one) for one in values) else int(sum(values))

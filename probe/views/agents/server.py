@@ -38,8 +38,9 @@ def about_sql() -> str:
     return (
         f"A read-only query in DuckDB's SQL over a run's tables: {', '.join(NAMES)}; and views of them: "
         f"{', '.join(texts())}. A run may have tables of recorders of its own, too. rollouts has the times of answers "
-        "by replica, samples a row for an answer, token_blocks the tokens of a few, token_identity whether those that "
-        "are trained were sampled, group_baselines whether failed answers move the baseline of their group. "
+        "by replica, samples a row for an answer, later_passes what later steps trained of them, token_blocks the "
+        "tokens of a few, token_identity whether those that are trained were sampled, group_baselines whether failed "
+        "answers move the baseline of their group. "
         '"describe memory" has the columns. At most 1,000 rows.'
     )
 
