@@ -128,6 +128,11 @@ class Passes:
         return known > sums.clipped, whole & (known == passes) & (sums.clipped == passes)
 
     @property
+    def more(self) -> Array:
+        """Which answers are to be trained again in later steps, bool (n,)."""
+        return np.asarray(self.of_row < self._expected)
+
+    @property
     def untrained(self) -> Array:
         """Which answers no pass has been or will be over, where passes are told; bool (n,)."""
         whole = self.told and self._expected == 0

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from probe.recorders.group_baselines import Known, baselines
+from probe.recorders.later_passes import AsEnded, Following
 from probe.recorders.rollout_rows import Answers, Times, rollouts
 from probe.recorders.sample_arrays import Array, Layout, Taken
 from probe.recorders.sample_choice import Seen, chosen
@@ -62,6 +63,7 @@ class Told:
         keeps_ids: Whether token ids are kept in rows; else they are only compared.
         texts: By argument, where they are kept.
         waiting: Events of what travels from a device.
+        following: Learns what is known as the step ends, where later steps may train the batch; None elsewhere.
         passes: Rows, clipped tokens and micro-batch of each.
     """
 
@@ -84,6 +86,7 @@ class Told:
     keeps_ids: bool
     texts: dict[str, list[Any]]
     waiting: list[Any]
+    following: Following | None = None
     passes: list[tuple[Taken, Taken, int | None]] = field(default_factory=list)
 
 
@@ -110,7 +113,8 @@ class _Batch:
             found = rows.array()
             if found is not None:
                 self.passes.add(found, clipped.rows(), micro_batch)
-        self.fates = fates(self._given())
+        self.given = self._given()
+        self.fates = fates(self.given)
         self.counts = counts(self.fates, self.layout)
 
     def _per_token(self, name: str) -> Array | None:
@@ -276,6 +280,9 @@ def _rows(batch: _Batch, kept: int, blocks: int, block_bytes: int) -> Iterator[R
     with_block = chosen(seen, blocks, step)  # drawn from all, and not from those with a row: means are weighted by that
     answers = chosen(seen, kept, step, with_block)
     few = list(_blocks(batch, with_block, block_bytes))
+    if (later := batch.told.following) is not None:
+        named = (batch.told.batch_id, batch.told.source, step)
+        later.begin(AsEnded(*named, batch.given, batch.counts, list(answers), batch.equal))
     yield from _fates(batch, len(answers), len(few))
     yield from _rollouts(batch)
     yield from _identity(batch)
