@@ -129,7 +129,7 @@ def samples(
             leaves it to :func:`trained`.
         passes: How often each answer is trained in all, where some of that is in later steps. An answer that
             :func:`trained` has told of less often as the step ends isn't dropped, and isn't known to be clipped in
-            every pass.
+            every pass; what later steps make known is told as these end, in ``later_passes`` and ``token_fates``.
         weight_versions: Whole numbers (n,): which weights sampled, as the trainer counts them.
         trainer_version: Of the weights that the trainer has as it trains these answers, counted likewise.
         begin_ns: When each was asked for, whole numbers (n,) as ``time.monotonic_ns()`` tells in this process; one
@@ -175,12 +175,13 @@ def samples(
 
 def trained(rows: Any, *, clipped: Any = None) -> None:
     """Tell that the loss is computed on some of the answers that were told last: once for each micro-batch and epoch.
+    In a step that told of none these are the last ones of an earlier step, where ``passes`` was given for them.
 
     With it the ledger knows which tokens were clipped in every epoch; call it where the micro-batch's scope is open, so
     that its number is kept.
 
     Args:
-        rows: Their places in the batch that :func:`samples` told last in this step, whole numbers.
+        rows: Their places in the batch that :func:`samples` told last, whole numbers.
         clipped: Which tokens the loss held back, bool or 0 and 1, (rows, width) as the numbers per token of
             :func:`samples` are laid out; None where it isn't known.
 

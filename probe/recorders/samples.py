@@ -1,8 +1,8 @@
-"""The tables samples, token_blocks, rollouts, token_fates, token_identity and group_baselines: what was sampled in a
-step, and what became of it.
+"""The tables samples, token_blocks, rollouts, token_fates, later_passes, token_identity and group_baselines: what was
+sampled in a step, and what became of it.
 
 The training thread only copies what it is told; everything else happens in the session's writer thread, when the step
-has ended and all its passes are known.
+has ended and all its passes are known. Those of later steps are told as these end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,23 @@ import numpy as np
 
 from probe.core.metric import Metric
 from probe.hooks import SCOPE, Event
+from probe.recorders.later_passes import Following, Pass
 from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.recorders.rollout_rows import MEASURES, mismatch, times_of
 from probe.recorders.sample_arrays import Taken, ready
 from probe.recorders.sample_rows import Told, rows_of_batch
-from probe.records import NOT_KNOWN, Deferred, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
+from probe.records import (
+    NOT_KNOWN,
+    Deferred,
+    GroupBaseline,
+    LaterPasses,
+    Rollout,
+    Row,
+    Sample,
+    TokenBlock,
+    TokenFate,
+    TokenIdentity,
+)
 
 PREFIX = "probe/samples/"
 
@@ -66,6 +78,7 @@ class SamplesRecorder(Recorder):
         TokenBlock,
         Rollout,
         TokenFate,
+        LaterPasses,
         TokenIdentity,
         GroupBaseline,
     )
@@ -89,6 +102,8 @@ class SamplesRecorder(Recorder):
         self._limits = (kept, blocks, block_bytes)
         self._batches = itertools.count()
         self._open: dict[int, list[Told]] = {}  # by step
+        self._last: Following | None = None  # of the batch that was told last, where later steps may train it
+        self._later: dict[int, _Later] = {}  # by step, what trained a batch of an earlier one
 
     def fire(self, event: Event) -> Rows:
         """Copy what is told; outside of a step what follows isn't known, so that the rows are written at once."""
@@ -96,21 +111,26 @@ class SamplesRecorder(Recorder):
             self._train(event)
             return None
         told = self._told(event)
-        step = event.scope.step
+        step, self._last = event.scope.step, None
         if step is None:
             return self._deferred([told])
+        if told.expected is not None:
+            told.following = self._last = Following()
         self._open.setdefault(step, []).append(told)
         return None
 
     def leave(self, event: Event, state: Any) -> Rows:
         """A step has ended: what became of its tokens is known."""
         del state  # none was made
-        if not self._open or event.scope.kind != "step" or event.scope.step is None:
+        now = event.scope.step
+        if not (self._open or self._later) or event.scope.kind != "step" or now is None:
             return None
-        told = self._open.pop(event.scope.step, None)
-        for stale in [step for step in self._open if step < event.scope.step]:
+        told = self._open.pop(now, None)
+        for stale in [step for step in self._open if step < now]:
             told = [*self._open.pop(stale), *(told or ())]
-        return None if not told else self._deferred(told)
+        ended = [] if not told else [self._deferred(told)]
+        later = [self._later.pop(step).moved(step) for step in sorted(self._later) if step <= now]
+        return [*later, *ended]  # what was sampled before stands before
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
         """Sampled tokens of the step, which share of them carried policy gradient and which reached the loss with an
@@ -168,13 +188,19 @@ class SamplesRecorder(Recorder):
         )
 
     def _train(self, event: Event) -> None:
-        batches = self._open.get(event.scope.step) if event.scope.step is not None else None
-        if not batches:
+        step = event.scope.step
+        if step is None:
             return
-        told = batches[-1]
+        batches = self._open.get(step)
+        if batches:
+            into: Told | _Later = batches[-1]
+        elif self._last is not None:
+            into = self._later.setdefault(step, _Later(self._last))
+        else:
+            return
         rows, clipped = event.values["rows"], event.values["clipped"]
-        taken = Taken(rows, told.waiting), Taken(clipped, told.waiting, flags=True)
-        told.passes.append((*taken, event.scope.micro_batch))
+        taken = Taken(rows, into.waiting), Taken(clipped, into.waiting, flags=True)
+        into.passes.append((*taken, event.scope.micro_batch))
 
     def _deferred(self, told: list[Told]) -> Deferred:
         waiting = [one for each in told for one in each.waiting]
@@ -182,8 +208,36 @@ class SamplesRecorder(Recorder):
         return Deferred(build, ready(waiting))
 
 
+class _Later:
+    """Passes of one step over a batch of an earlier one.
+
+    Args:
+        following: The batch.
+
+    Attributes:
+        passes: Rows, clipped tokens and micro-batch of each.
+        waiting: Events of what travels from a device.
+    """
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+        self.passes: list[Pass] = []
+        self.waiting: list[Any] = []
+
+    def moved(self, step: int) -> Deferred:
+        """What they move, when the rows of the batch's own step are made."""
+        arrived = ready(self.waiting)
+        build: Callable[[], list[Row]] = partial(self._following.moved, self.passes, step)
+        return Deferred(build, lambda: self._following.begun and (arrived is None or arrived()))
+
+
 def _built(told: list[Told], limits: tuple[int, int, int]) -> list[Row]:
-    return [row for one in told for row in rows_of_batch(one, *limits)]
+    try:
+        return [row for one in told for row in rows_of_batch(one, *limits)]
+    finally:  # what waits for these rows waits no longer, whatever became of them
+        for one in told:
+            if one.following is not None:
+                one.following.begun = True
 
 
 def _names(replicas: str | Sequence[str] | None, count: int) -> list[str] | None:

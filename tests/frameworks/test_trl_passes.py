@@ -12,6 +12,7 @@ import torch
 
 import probe
 from probe.adapters import trl_passes
+from probe.analysis.step_samples import StepSamples
 from tests.frameworks.trl_trainings import trained
 
 pytestmark = [
@@ -84,6 +85,75 @@ def test_15_2_micro_batches_of_an_answer_are_those_whose_loss_received_it(name, 
         assert {at: sorted(ids) for at, ids in told.items()} == {at: sorted(ids) for at, ids in received.items()}
         assert rows["passes"].tolist() == [len(one) for one in rows["micro_batches"]]
         assert (rows["dropped"] == "").all()  # those of a later step aren't
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("several iterations", {"epsilon": 1e-3}),
+        ("steps per generation", {"epsilon": 1e-3}),
+        ("steps per generation", {"epsilon": 1e-3, "num_iterations": 2, "max_steps": 5}),  # ends within an iteration
+        ("rloo", {"epsilon": 1e-3, "num_iterations": 2, "max_steps": 4}),
+    ],
+)
+def test_15_3_passes_of_later_steps_are_credited_to_the_batch_that_is_trained(name, changes, tmp_path):
+    """Each loss of TRL's own, whenever it comes: the fates of all tokens follow from what it received."""
+    seen: list[Seen] = []
+    heard = Hear()
+    probe.attach("trl")
+    with probe.start("trl", run_dir=tmp_path / "run"), probe.subscribe(heard, "samples.trained"):
+        trainer = trained(name, noting(seen), **changes)
+    begins = [at for at, one in enumerate(seen) if one.at is None]
+    clipped = iter(heard.clipped)
+    with probe.open(tmp_path / "run") as run:
+        assert run.incidents.empty
+        fates, samples, later = run.token_fates, run.samples, run.later_passes
+        answers = {step: StepSamples.read(run, step).answers for step in samples["step"].unique().tolist()}
+        ledger = run.ledger()
+    expected = collections.Counter()
+    for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(seen)], strict=True)):
+        batch, losses = samples[samples["batch_id"] == number].sort_values("row"), seen[begin + 1 : end]
+        carried: dict[str, Any] = {}
+        held: dict[str, Any] = {}
+        passes = collections.Counter(str(ids) for one in losses for ids in one.ids)
+        for one in losses:
+            flags = next(clipped)
+            for ids, mask, flag in zip(one.ids, one.mask.bool(), flags, strict=True):
+                free = ~flag.expand_as(mask) & mask
+                carried[str(ids)] = carried.get(str(ids), torch.zeros_like(free)) | free
+                held[str(ids)] = mask
+        rows = fates[fates["batch_id"] == number]
+        assert rows.groupby("trained_step")["tokens"].sum().eq(0).all()
+        assert set(rows["step"]) == {seen[begin].step}
+        tokens = rows.groupby("fate")["tokens"].sum()
+        assert tokens.sum() == rows["batch_tokens"].max() == batch["response_tokens"].sum()
+        told = collections.Counter()
+        for row, ids in zip(batch.itertuples(), seen[begin].ids, strict=True):
+            free = int(carried[str(ids)].sum()) if str(ids) in carried else 0
+            whole = passes[str(ids)] >= trainer.num_iterations * seen[begin].ids.count(ids)
+            nothing = row.advantage_mean == 0
+            left = row.response_tokens - free
+            own = (
+                {"no_advantage": row.response_tokens}
+                if nothing
+                else {"carried": free, "clipped" if whole else "clip_unknown": left}
+            )
+            told.update(own)
+            (answer,) = [one for one in answers[row.step] if (one["batch_id"], one["row"]) == (number, row.row)]
+            assert {fate: answer[f"{fate}_tokens"] for fate in own} == own
+        assert {fate: many for fate, many in tokens.items() if many} == {
+            one: many for one, many in told.items() if many
+        }
+        expected.update(told)
+        of_batch = later[later["batch_id"] == number]
+        in_all = sum(answer["passes"] for answer in answers[batch["step"].iloc[0]] if answer["batch_id"] == number)
+        assert in_all == sum(passes.values()) == batch["passes"].sum() + sum(sum(one) for one in of_batch["passes"])
+        assert set(of_batch["trained_step"]) == {one.step for one in losses} - {seen[begin].step}
+    assert {line.fate: line.tokens for line in ledger.fates} == {
+        one: many for one, many in expected.items() if many or one == "carried"
+    }
+    assert (expected["clipped"] > 0) == (name == "steps per generation")  # else each token carried in its first pass
+    assert len(later) > 0
 
 
 class Hear(probe.Listener):
