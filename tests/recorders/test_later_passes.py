@@ -137,6 +137,7 @@ def test_the_ledger_the_browser_and_the_difference_read_both(tmp_path: Path) -> 
         with session.step(0):
             probe.samples([2, 3], prompt_tokens=[4, 4], advantages=[1.0, 1.0], passes=1)
             probe.trained([0], clipped=[[0, 0, 0]])
+        early = session.run.ledger()  # nobody waits for the step that ends the batch
         with session.step(1):
             probe.trained([1], clipped=[[1, 1, 0]])
         with session.step(2):
@@ -147,6 +148,8 @@ def test_the_ledger_the_browser_and_the_difference_read_both(tmp_path: Path) -> 
         frame = run.table("later_passes")
         live = run.sql("select sum(tokens) as tokens from token_fates where step = 0")["tokens"][0]
         scalars = run.table("scalars")
+    assert early is not None
+    assert {line.fate: line.tokens for line in early.fates} == {"carried": 2, "clip_unknown": 3}
     assert first is not None
     assert {line.fate: (line.tokens, line.samples) for line in first.fates} == {"carried": (3, 2), "clipped": (2, 1)}
     assert (first.sampled_tokens, first.samples, live) == (5, 2, 5)
