@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from probe._io import written_aside
 from probe.errors import InputError, RunError
 from probe.records import place_of_process
-from probe.runs import views
+from probe.runs import databases, views
 from probe.runs.columns import columns
 from probe.runs.files import RunFiles
 from probe.runs.snapshot import Snapshot
@@ -117,12 +117,9 @@ class Source:
             self._numbers.update((one, number) for one in nameless if place_of_process(one) == place)
 
     def _open(self) -> Any:
-        import duckdb
-
         if self._database is None:
             self._spill = tempfile.TemporaryDirectory(prefix="probe-export-")
-            settings: Any = {"python_enable_replacements": False, "temp_directory": self._spill.name}
-            self._database = duckdb.connect(":memory:", config={**settings, "memory_limit": MEMORY_LIMIT})
+            self._database = databases.database(temp_directory=self._spill.name, memory_limit=MEMORY_LIMIT)
             self._database.execute("set enable_progress_bar=false")
             for table in self.tables:
                 self._database.register(f"rows_{table}", self._snapshot.scan(table))

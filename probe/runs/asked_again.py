@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from probe.runs import last_seen, statements
+from probe.runs import databases, last_seen, statements
 from probe.runs.columns import columns, schema
 from probe.sql import Sql, identifier, sql
 
@@ -214,9 +214,7 @@ def _filling(table: str) -> tuple[Sql, Sql]:
 
 
 def _opened() -> duckdb.DuckDBPyConnection:
-    import duckdb
-
-    found = duckdb.connect(":memory:", config={"python_enable_replacements": False})
+    found = databases.database()
     for setting in ("set threads=1", "set enable_progress_bar=false", "set enable_external_access=false"):
         found.execute(setting)
     found.execute("pragma disable_optimizer")

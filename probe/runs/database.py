@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.runs import version_1, views
+from probe.runs import databases, version_1, views
 from probe.runs.columns import schema
 from probe.runs.kept import START, Kept
 from probe.runs.statements import NOTHING_LATE, lists_tables, names, parquet_rows, view, with_views, worked_out
@@ -147,9 +147,7 @@ class Parquet:
         return takes
 
     def _open(self) -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        database = duckdb.connect(":memory:", config={"python_enable_replacements": False})
+        database = databases.database()
         self._left = _FEW_BYTES_OF_A_MB * self._limit_mb if self._limit_mb else FEW_BYTES
         database.execute("set allowed_paths=?", [[path for paths in self._paths.values() for path in paths]])
         # A folder of its own, which DuckDB makes where it needs room and removes: queries may read and write in there.
@@ -343,10 +341,7 @@ def sealed(
     """The result of any statements, over tables that pyarrow reads, in a database of their own; None where the last
     has none. ``where``, ``late`` and ``more`` are as in :func:`select`.
     """
-    import duckdb
-
-    database: Any = duckdb.connect(":memory:", config={"python_enable_replacements": False})
-    with database:
+    with databases.database() as database:
         database.execute("set enable_external_access=false; set enable_progress_bar=false")
         database.execute("set lock_configuration=true")
         for table, source in sources.items():
