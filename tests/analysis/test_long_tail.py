@@ -227,3 +227,13 @@ def test_a_row_that_times_samples_of_another_process_is_not_counted_twice(told):
     (found,) = run.long_tail().steps
     assert (found.samples, found.timed, found.staleness) == (2, 2, {1: 2})
     assert [one.name for one in found.replicas] == ["x", "y"]
+
+
+def test_15_6_of_fewer_than_ten_answers_there_is_no_tail_and_none_outside_the_step(tmp_path):
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        for number in range(3):
+            with session.step(number):
+                asked = time.monotonic_ns()
+                probe.samples([4] * 3, begin_ns=[asked] * 3, end_ns=[asked + 1, asked + 2, asked + 1000])
+    found = session.run.long_tail()
+    assert found.sentence == "The last tenth of the answers ends at one time: there is no tail (median of 2 steps)."

@@ -72,6 +72,8 @@ class LongTail:
         share = median(one.share or 0.0 for one in newest)
         waited = median(one.waited_share or 0.0 for one in newest)
         many = f"median of {len(newest)} steps" if len(newest) > 1 else f"step {newest[0].step}"
+        if not tail:
+            return f"The last tenth of the answers ends at one time: there is no tail ({many})."
         said = f"The last tenth of the answers ends within {words.seconds(tail)}, "
         said += f"{words.percent(share)} of a step" if share else "outside the step that trains on them"
         if round(waited, 3) != round(share, 3):

@@ -330,6 +330,7 @@ def cut_off(run: Run) -> list[Finding]:
     limit = whole_number(now)
     alarm = share >= 0.9
     said = f"{found.says} is" if found.says else "The share of truncated answers that were recorded is"
+    least = "" if values.min() >= 1 else "at least "
     evidence = (
         sql("select * from scalars where key = {key} and value >= {least}", key=literal(found.says), least=MANY_CUT)
         if found.says
@@ -343,7 +344,7 @@ def cut_off(run: Run) -> list[Finding]:
             topic="overview" if found.says else "token_balance",
             since=Since(int(steps[0]), int(found.times[begin])),
             cost=Cost(share=share, steps=len(steps)),
-            why=f"{said} at least {percent(float(values.min()))} in the last {len(steps)} steps; "
+            why=f"{said} {least}{percent(float(values.min()))} in the last {len(steps)} steps; "
             "a truncated answer is scored without its end.",
             change=Change(
                 "Allow longer answers, or shape the reward so that shorter ones win.",
