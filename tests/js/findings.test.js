@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { begins, counted, destination, keyOf, standing, standingFirst, walkedTo } from "../../probe/views/panel/static/src/findings.js";
+import { answersOf, begins, counted, destination, keyOf, standing, standingFirst, walkedTo } from "../../probe/views/panel/static/src/findings.js";
 
 /** @import { Finding } from "../../probe/views/panel/static/src/finding_types.js" */
 
@@ -127,6 +127,33 @@ test("a finding about samples leads to them where the run has any: to those of i
   const token = destination(found("alarm", "not_sampled", "overview", { step: 4, token: 212 }), here);
   assert.deepEqual([token?.label, token?.samples], ["Go to token 212, step 4", { only: "changed", sort: "batch" }]); //  the token is of the first one
   assert.deepEqual([destination(spike, { ...here, sampled: false })?.tab, destination(LEAK, here)?.samples], ["overview", undefined]);
+});
+
+test("where an answer and a token of it are known, one button leads to that and another one to all such answers", () => {
+  const views = [{ id: "overview", title: "Overview", panels: [] }, { id: "samples", title: "Samples", panels: [] }];
+  const here = { has: (/** @type {number} */ step) => step < 9, ranks: [], views, topics: TOPICS, sampled: true };
+  const place = { step: 4, answers: 14, key: /** @type {[string, number, number]} */ (["p", 0, 3]), token: 212 };
+  const tokens = found("alarm", "not_sampled", "overview", {}, { since: 2, samples: place });
+  const answer = { step: 4, key: place.key, token: 212 };
+  assert.deepEqual(destination(tokens, here), { label: "Go to token 212, step 4", step: 4, rank: null, tab: "samples", samples: { only: "changed" }, answer });
+  assert.deepEqual(answersOf(tokens, here), { label: "See the 14 answers", step: 4, rank: null, tab: "samples", samples: { only: "changed" } });
+  const label = (/** @type {object} */ more, name = "not_sampled") => answersOf(found("alarm", name, "overview", {}, { samples: { ...place, ...more } }), here)?.label;
+  assert.deepEqual([label({ answers: 1 }), label({ answers: null }), label({ answers: 0 }), label({ step: 9 })], ["See the answer", "See the answers", undefined, undefined]);
+  assert.equal(label({}, "mismatch"), "See the 14 answers with tokens");
+  assert.equal(answersOf(found("alarm", "not_sampled", "overview", {}, { since: 2 }), here), null);
+  assert.equal(answersOf(tokens, { ...here, sampled: false }), null);
+});
+
+test("in a saved copy a finding leads to the answers that it keeps, and to no other step's", () => {
+  const views = [{ id: "overview", title: "Overview", panels: [] }, { id: "samples", title: "Samples", panels: [] }];
+  const line = (/** @type {number} */ row, /** @type {object} */ more) => ({ kind: /** @type {const} */ ("answer"), of: 0, group: "g", key: /** @type {[string, number, number]} */ (["p", 0, row]), ...more });
+  const rows = { step: 4, total: 2, answers: 2, kept: 9, sampled: 9, note: "", from: 0, lines: [line(3, { changed: true }), line(5, {})] };
+  const here = { has: () => true, ranks: [], views, topics: TOPICS, sampled: true, kept: { rows, tokens: [] } };
+  const of = (/** @type {number} */ step, /** @type {number} */ row) => found("alarm", "not_sampled", "overview", { token: 21 }, { since: step, samples: { step, answers: 14, key: ["p", 0, row], token: 21 } });
+  assert.deepEqual([destination(of(4, 3), here)?.label, answersOf(of(4, 3), here)?.label], ["Go to token 21, step 4", "See the answer of this copy"]);
+  assert.deepEqual([destination(of(4, 8), here)?.label, answersOf(of(4, 8), here)], ["Go to samples of step 4", null]); //  it isn't kept
+  assert.deepEqual([destination(of(2, 3), here)?.tab, answersOf(of(2, 3), here)], ["overview", null]);
+  assert.equal(destination(found("tuning", "cut_off", "overview", { step: 4 }), here)?.tab, "overview"); //  it keeps none
 });
 
 test("what couldn't be judged is counted where all is well, and is nothing to do", () => {

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import probe
+from probe.analysis.mismatch.onset import POINTS
 from probe.runs.reader import Run
 from probe.views.panel import looking
 from probe.views.panel.disagree import PARTS, kept
@@ -60,9 +61,44 @@ def test_15_4_a_page_is_told_the_cause_those_it_isnt_and_single_answers(cut: Pat
     for one in strips:
         assert len(one["levels"]) == min(int(np.ceil(PARTS * one["share"])), one["tokens"])
         assert one["levels"][0] is None  # outside the loss
+        assert len(one["tops"]) == len(one["levels"])
+        assert one["tops"] == sorted(one["tops"])
+        assert one["name"] == f"step {one['step']}, answer {one['key'][2]}"
+    assert 118 <= strips[0]["token"] <= 122  # a concerned answer is looked at where it begins to differ
+    quiet = next(one for one in strips if not one["concerned"])
+    assert quiet["token"] in quiet["tops"]
     longest = next(one["levels"] for one in strips if one["share"] == 1 and one["concerned"])
     assert {*longest[3:56]} == {0}  # up to token 120 of 200 it is noise
     assert {-4, 4} <= {*longest[56:]}
+
+
+def test_15_4_answers_that_go_on_with_other_tokens_are_aligned_at_the_first_of_them(cut: Path) -> None:
+    with Run(cut) as run:
+        told = kept(run)
+    assert told is not None
+    curve = told["curve"]
+    begin = -curve["begin"] // curve["width"]
+    assert 118 <= curve["place"] <= 122
+    assert len(curve["concerned"]) == len(curve["others"]) <= POINTS
+    before, after = curve["concerned"][: begin - 1], curve["concerned"][begin + 1 :]
+    assert max(one for one in before if one is not None) < 0.02
+    assert np.mean([one for one in after if one is not None]) > 1
+    assert max(one for one in curve["others"] if one is not None) < 0.02
+    assert curve["answers"][0] == len([one for one in told["strips"] if one["concerned"]]) or curve["answers"][0] > 8
+
+
+def test_15_4_of_another_cause_no_curve_is_told(tmp_path: Path) -> None:
+    drawing = np.random.default_rng(3)
+    with probe.start("p", "hot", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        for step in range(8):
+            train = [-drawing.exponential(2.0, 100) - 0.02 for _ in range(8)]
+            with session.step(step):
+                probe.samples([100] * 8, log_probs=train, rollout_log_probs=[1.4 * one for one in train])
+    with Run(tmp_path / "run") as run:
+        told = kept(run)
+    assert told is not None
+    assert not told["agree"]
+    assert told["curve"] is None
 
 
 def test_15_4_where_they_agree_a_page_is_told_what_was_looked_for_and_no_strips(tmp_path: Path) -> None:
@@ -71,6 +107,7 @@ def test_15_4_where_they_agree_a_page_is_told_what_was_looked_for_and_no_strips(
     assert told is not None
     assert told["agree"]
     assert told["strips"] == []
+    assert told["curve"] is None
     assert told["causes"][0] == told["causes"][0] | {"name": "Kernels", "state": "noise"}
     assert {one["state"] for one in told["causes"][1:]} <= {"no", "unknown"}
 

@@ -257,7 +257,9 @@ def test_15_5_a_saved_panel_shows_its_few_samples_and_asks_nobody(page: Any, tmp
     page.reload()
     host.opened(page, "saved", snapshot=({**head, "samples": few}, body), views=views)
     expect(page.locator(".pp-samples-list [data-at]:visible")).to_have_count(6)
-    expect(page.locator(".pp-samples > .pp-read")).to_contain_text("Saved copy: the worst answers of the last step")
+    expect(page.locator(".pp-samples > .pp-read")).to_contain_text(
+        "Saved copy: some answers of the last step, the worst first"
+    )
     expect(page.locator(".pp-tokens h4")).to_have_text(re.compile(r"^Token \d of 3$"))
     expect(page.locator(".pp-sample-tools")).to_be_hidden()  # nobody can be asked for another order
     assert page.evaluate("__host.sent.filter(({ ask }) => ask === 'samples')") == []
@@ -280,7 +282,7 @@ def test_15_4_the_view_of_tokens_says_why_rollout_and_training_disagree_and_what
     page.get_by_role("tab", name="Tokens").click()
     expect(figure.locator("h3")).to_have_text("Why rollout and training disagree")
     expect(figure.locator(".pp-sentence")).to_have_text(told["sentence"])
-    rows = figure.locator("tbody tr")
+    rows = figure.locator(".pp-causes tbody tr")
     expect(rows).to_have_count(len(told["causes"]))
     for at, one in enumerate(told["causes"]):
         expect(rows.nth(at).locator(":is(th, td)")).to_have_text([one["name"], one["seen"], one["word"]])

@@ -162,7 +162,7 @@ def test_a_saved_copy_keeps_the_worst_of_the_last_step_without_texts(directory: 
     assert "What is" not in json.dumps(found)
     page = static_bundle.copy(overview(found), "key")["text/html"]
     assert "<details" in page
-    assert "6 worst answers of step 2" in page
+    assert "6 answers of step 2, the worst first" in page
     assert "−3" in page
 
 

@@ -9,7 +9,9 @@ Each line of its input is a JSON object with ``of``, ``attempt`` (null shows eac
 ``rows``    ``from`` and ``count``, a window of the lines, at  ``lines``, ``total`` (of all lines), ``answers`` (that
             most :data:`MOST_LINES`; the fields of             are among them), ``kept`` (that have a row in this
             :class:`~probe.analysis.step_samples.Wish`;        step), ``sampled`` (of the step, null where that isn't
-            ``anew``, whether to read the step again           known), ``near`` (a step with samples), ``note``
+            ``anew``, whether to read the step again; ``key``, known), ``near`` (a step with samples), ``note``,
+            of an answer                                       ``place`` (of that answer's line, null where it isn't
+                                                               among them)
 ``tokens``  ``key``: process, batch and row of an answer       ``answer``, its line; ``tokens``; ``arrays``, by name
                                                                float32 little-endian in base64; ``ids``; ``prompt``
                                                                and ``text``, null where they aren't recorded; ``cut``,
@@ -54,8 +56,10 @@ from probe.views.panel.what_if import WhatIfs
 #: Lines of one answer.
 MOST_LINES: Final = 200
 
-#: Answers that a saved copy keeps, and those of them whose tokens it keeps within so many letters.
+#: Answers that a saved copy keeps, those of them for being trained on other tokens than were sampled, and those whose
+#: tokens it keeps within so many letters.
 KEPT_ANSWERS: Final = 24
+KEPT_CHANGED: Final = 8
 KEPT_BLOCKS: Final = 4
 KEPT_LETTERS: Final = 96 * 1024
 
@@ -110,7 +114,8 @@ class Browsing:
             self._arranged = wish, found.arranged(wish, hits)
         begin, count = int(asked.get("from", 0)), min(int(asked.get("count", MOST_LINES)), MOST_LINES)
         near_by = None if found.answers else near(run, found.step)
-        return told_rows(found, self._arranged[1], begin, count) | {"near": near_by}
+        place = _place(found, self._arranged[1], asked.get("key"))
+        return told_rows(found, self._arranged[1], begin, count) | {"near": near_by, "place": place}
 
     def _read(self, run: Run, step: int, *, anew: bool) -> StepSamples:
         if anew or self._step is None or self._step.step != step:
@@ -141,6 +146,14 @@ def told_rows(found: StepSamples, arranged: Arranged, begin: int, count: int) ->
         "from": begin,
         "lines": [_line(found, kind, at) for kind, at in arranged.lines[begin : begin + count]],
     }
+
+
+def _place(found: StepSamples, arranged: Arranged, key: Any) -> int | None:
+    """Where the line of an answer stands; None where it isn't among them."""
+    if key is None:
+        return None
+    at = next((at for at, one in enumerate(found.answers) if key_of(one) == tuple(key)), None)
+    return None if at is None or ("answer", at) not in arranged.lines else arranged.lines.index(("answer", at))
 
 
 def _line(found: StepSamples, kind: str, at: int) -> dict[str, Any]:
@@ -199,8 +212,8 @@ def _packed(values: Any) -> str:
 
 
 def kept(run: Run) -> dict[str, Any] | None:
-    """What a saved copy keeps of the samples: the worst answers of the last step that has any, and the tokens of a few
-    of them, without texts; None where the run has no samples.
+    """What a saved copy keeps of the samples, without texts: the worst answers of the last step that has any, some that
+    are trained on other tokens than were sampled, and the tokens of a few; None where the run has no samples.
 
     Returns:
         ``rows`` and ``tokens``, answers as above to the questions that a page asks.
@@ -210,9 +223,7 @@ def kept(run: Run) -> dict[str, Any] | None:
         return None
     found = StepSamples.read(run, step)
     whole = found.arranged(Wish())
-    worst = [at for kind, at in whole.lines if kind == "answer"][:KEPT_ANSWERS]
-    with_blocks = [at for kind, at in whole.lines if kind == "answer" and found.answers[at]["block"]][:KEPT_BLOCKS]
-    held = {*with_blocks, *worst[: KEPT_ANSWERS - len(with_blocks)]}
+    held, with_blocks = _kept_answers(found, [at for kind, at in whole.lines if kind == "answer"])
     lines = [one for one in whole.lines if (one[1] in held if one[0] == "answer" else False)]
     tokens, letters = [], 0
     for at in with_blocks:
@@ -221,6 +232,23 @@ def kept(run: Run) -> dict[str, Any] | None:
         if letters <= KEPT_LETTERS:
             tokens.append(one)
     return {"rows": told_rows(found, Arranged(lines, len(held)), 0, MOST_LINES), "tokens": tokens}
+
+
+def _kept_answers(found: StepSamples, worst: list[int]) -> tuple[set[int], list[int]]:
+    """The answers that a saved copy keeps, and those of them whose tokens it keeps.
+
+    Args:
+        found: All answers of the step.
+        worst: All of them, the worst first.
+    """
+    changed = [at for at in worst if found.answers[at]["changed"]]
+    # A finding leads to the first: of it the place of the first other token is known.
+    changed.sort(key=lambda at: found.answers[at]["changed_at"] is None)
+    first = {at for at in changed[:1] if found.answers[at]["changed_at"] is not None}
+    blocks = [at for at in worst if found.answers[at]["block"]]
+    blocks = sorted(blocks, key=lambda at: at not in first)[:KEPT_BLOCKS]
+    held = dict.fromkeys((*blocks, *changed[:KEPT_CHANGED], *worst))
+    return set([*held][:KEPT_ANSWERS]), blocks
 
 
 def serve(browsing: Browsing, lines: Any, write: Callable[[str], object]) -> None:

@@ -41,6 +41,7 @@ from probe.guard import Guard
 from probe.runs.reader import Run
 from probe.views.panel import disagree, funnel, lanes, outlook, what_if
 from probe.views.panel.browsing import kept
+from probe.views.panel.places import places
 from probe.views.panel.verdict import ALONE
 
 #: Findings of each kind, and characters of a text, that a page is told.
@@ -60,7 +61,10 @@ PART_TEXT: Final = 6000
 ADVISED_STEPS: Final = 3
 ADVISED_AGAIN: Final = 1.5
 #: What stands beside the findings, in the order in which it is told that it couldn't be worked out.
-BESIDE: Final = ("post_mortem", "ledger and samples", "disagreement", "advice", "outlook", "what if", "long tail")
+BESIDE: Final = (
+    *("post_mortem", "ledger and samples", "disagreement", "ways to answers", "advice", "outlook"),
+    *("what if", "long tail"),
+)
 
 _log = logging.getLogger("probe.views.panel")
 
@@ -88,6 +92,7 @@ class Looker:
         self._ledger: dict[str, Any] | None = None
         self._disagreement: dict[str, Any] | None = None
         self._samples: dict[str, Any] | None = None
+        self._places: dict[str, dict[str, Any]] = {}
         self._advice: Advice | None = None
         self._advised_steps = 0  # that had ended when it was worked out
         self._outlook: dict[str, Any] | None = None
@@ -111,6 +116,7 @@ class Looker:
         if whole:
             self._write_ledger(run)
             self._write_disagreement(run)
+            self._write_places(run, found)
             self._write_advice(run, live=bool(asked.get("live")))
         if whole or self._what_if is None:  # so that it is there soon after the first step has ended
             self._write_what_if(run)
@@ -122,7 +128,7 @@ class Looker:
         cpu_s, self._counted_s = spent_s - self._counted_s, spent_s
         failed = [*watch.failed, *(self._failed[part] for part in BESIDE if part in self._failed)]
         return {
-            "findings": told(found),
+            "findings": told(found, self._places),
             "post_mortem": self._post_mortem,
             "ledger": self._ledger,
             "disagreement": self._disagreement,
@@ -185,6 +191,12 @@ class Looker:
         with self._beside("disagreement"):
             self._disagreement = disagree.kept(run)
 
+    def _write_places(self, run: Run, found: Findings) -> None:
+        """Where findings lead among the samples; without it they lead to a step."""
+        self._places = {}
+        with self._beside("ways to answers"):
+            self._places = places(run, found, self._disagreement)
+
     def _write_what_if(self, run: Run) -> None:
         """What a page needs to answer what-ifs; what was said last stays where it can't be worked out now."""
         with self._beside("what if"):
@@ -219,17 +231,22 @@ class Looker:
         return self._watch, self._run
 
 
-def told(found: Findings) -> list[dict[str, Any]]:
+def told(found: Findings, places: Mapping[str, Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
     """What a page is told of findings, worst first, as plain JSON: no rows, and not without bounds.
+
+    Args:
+        found: What was found.
+        places: Where some of them lead among the samples, by name; see :func:`probe.views.panel.places.places`.
 
     >>> [one["sentence"] for one in told(Findings([Finding("tuning", "padding", "Padding fills 30 %.")]))]
     ['Padding fills 30 %.']
     """
     kinds = (found.of("alarm"), found.of("tuning"), found.of("fine"), found.withheld)
-    return [_plain(one) for each in kinds for one in each[:MOST]]
+    ways = places or {}
+    return [_plain(one, ways.get(one.name)) for each in kinds for one in each[:MOST]]
 
 
-def _plain(one: Finding) -> dict[str, Any]:
+def _plain(one: Finding, place: Mapping[str, Any] | None) -> dict[str, Any]:
     where = {name: getattr(one.where, name) for name in PLACE}
     change = one.change
     return {
@@ -239,6 +256,7 @@ def _plain(one: Finding) -> dict[str, Any]:
         "sentence": _text(one.sentence),
         "why": _text(one.reasons),
         "where": where,
+        "samples": None if place is None else dict(place),
         "since": one.since.step,
         "failure": one.name in FAILURES,
         "folded": _folded(one),

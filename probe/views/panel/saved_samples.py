@@ -36,7 +36,7 @@ def section(kept: Mapping[str, Any] | None) -> str:
     head = "".join(f'<th scope="col" style="text-align:start;padding:2px 8px">{one}</th>' for one in _HEAD)
     body = "".join(_row(one, strips.get(tuple(one["key"]))) for one in lines)
     return (
-        f'<details class="probe-samples"><summary>Samples: the {len(lines)} worst answers of step {rows["step"]}'
+        f'<details class="probe-samples"><summary>Samples: {len(lines)} answers of step {rows["step"]}, the worst first'
         f'</summary><div style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div><p>Difference: log-prob of training minus rollout, nats, the largest of "
         "an answer. In a strip each token is orange where training finds it less likely, blue where more likely. All "

@@ -1,5 +1,7 @@
 // What was found in a run, as the kernel sends it: findings, advice, ledger, lanes and the post-mortem.
 
+import type { AnswerKey } from "./sample_types.js";
+
 /** The one change that a finding asks for. */
 export interface FindingChange {
   advice: string;
@@ -27,6 +29,8 @@ export interface Finding {
   sentence: string;
   why: string;
   where: { step: number | null; role: string | null; phase: string | null; micro_batch: number | null; rank: number | null; process: string | null; token?: number | null };
+  /** where it leads among the samples; see `places` in `probe/views/panel/places.py` */
+  samples?: SamplesPlace | null;
   /** the step with which it began */
   since: number | null;
   change: FindingChange | null;
@@ -36,6 +40,15 @@ export interface Finding {
   folded?: string[];
   /** the query for the rows that show it; "" where there is none */
   sql?: string;
+}
+
+/** The answers of a step that a finding is of, and a token of one of them. */
+export interface SamplesPlace {
+  step: number;
+  /** null: which they are isn't known */
+  answers: number | null;
+  key: AnswerKey;
+  token: number;
 }
 
 /** A line of the funnel; stream and part are shares of the sampled tokens. */
@@ -90,6 +103,24 @@ export interface DifferenceStrip {
   share: number;
   /** by position, −4 to 4; null: not in the loss */
   levels: (number | null)[];
+  /** of each the token that differs most */
+  tops: number[];
+  /** what names the answer among the samples; null: that isn't known */
+  step: number | null;
+  key: AnswerKey | null;
+  /** the token that is looked at first */
+  token: number;
+}
+
+/** The mean difference by token, nats; null: too few answers have one there. See `Curve` in
+ * `probe/analysis/mismatch/onset.py`. */
+export interface DifferenceCurve {
+  begin: number;
+  width: number;
+  answers: [concerned: number, others: number];
+  place: number;
+  concerned: (number | null)[];
+  others: (number | null)[];
 }
 
 /** Why rollout and training disagree; see `told` there. */
@@ -98,6 +129,7 @@ export interface Disagreement {
   sentence: string;
   confidence: string;
   causes: LookedFor[];
+  curve: DifferenceCurve | null;
   strips: DifferenceStrip[];
   notes: string[];
 }

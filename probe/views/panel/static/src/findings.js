@@ -1,8 +1,11 @@
 // What was found in the run: which finding stands on top, which come after it, and where each of them is.
 
+import { keeps, narrowedTo } from "./kept_samples.js";
+import { count } from "./words.js";
+
 /** @import { View } from "./definition_types.js" */
 /** @import { Finding } from "./finding_types.js" */
-/** @import { Narrowing } from "./sample_types.js" */
+/** @import { AnswerPlace, KeptSamples, Narrowing } from "./sample_types.js" */
 
 /** @typedef {"alarm" | "tuning" | "fine" | "withheld" | "starting" | "silent"} Kind */
 
@@ -174,10 +177,17 @@ export function samplesOf({ name, where }) {
 }
 
 /**
- * @param {View[]} views
+ * The samples that a finding is of and that can be shown here; null where there are none.
  * @param {Finding} finding
+ * @param {Here} here
  */
-const samplesIn = (views, finding) => (views.some(({ id }) => id === "samples") ? samplesOf(finding) : null);
+function samplesIn(finding, { views, sampled = false, kept = null }) {
+  const samples = sampled && views.some(({ id }) => id === "samples") ? samplesOf(finding) : null;
+  if (!samples || !kept) return samples;
+  const { samples: place, where, since } = finding;
+  const step = place?.step ?? where.step ?? since; //  a saved copy keeps those of one step
+  return step === kept.rows.step && narrowedTo(kept.rows.lines, samples).length ? samples : null;
+}
 
 /**
  * @param {Finding["where"]} where
@@ -204,22 +214,77 @@ function ofSamples({ micro_batch: batch }, token) {
 }
 
 /**
+ * @typedef {object} Here what can be gone to
+ * @property {(step: number) => boolean} has whether a step is there
+ * @property {string[]} ranks that can be chosen
+ * @property {View[]} views
+ * @property {Record<string, string>} topics
+ * @property {boolean} [sampled] whether the run has samples
+ * @property {KeptSamples | null} [kept] those of a saved copy, which has no others
+ */
+
+/**
+ * @typedef {object} Way to somewhere
+ * @property {string} label of the button
+ * @property {number | null} step
+ * @property {string | null} rank
+ * @property {string | null} tab
+ * @property {Partial<Narrowing>} [samples]
+ * @property {AnswerPlace} [answer] the one that is opened, and at which token
+ */
+
+/**
+ * The answer that a finding leads to; null where there is none, or it isn't here.
+ * @param {Finding} finding
+ * @param {Here} here
+ * @returns {AnswerPlace | null}
+ */
+function answerOf({ samples: place }, { has, kept = null }) {
+  if (!place || !has(place.step)) return null;
+  const answer = { step: place.step, key: place.key, token: place.token };
+  return kept && !keeps(kept, answer) ? null : answer;
+}
+
+/**
  * Where a finding leads, and what the button says; null where nothing here shows its place.
  * @param {Finding} finding
- * @param {object} here
- * @param {(step: number) => boolean} here.has whether a step is there
- * @param {string[]} here.ranks that can be chosen
- * @param {View[]} here.views
- * @param {Record<string, string>} here.topics
- * @param {boolean} [here.sampled] whether the run has samples
- * @returns {{label: string, step: number | null, rank: string | null, tab: string | null, samples?: Partial<Narrowing>} | null}
+ * @param {Here} here
+ * @returns {Way | null}
  */
-export function destination(finding, { has, ranks, views, topics, sampled = false }) {
+export function destination(finding, here) {
   const { where } = finding;
-  const step = firstOf([where.step, finding.since], has);
-  const rank = rankOf(where, ranks);
-  const samples = sampled ? samplesIn(views, finding) : null;
-  const view = views.find(({ id }) => id === (samples ? "samples" : viewOf(finding, topics)));
+  const samples = samplesIn(finding, here);
+  const answer = samples ? answerOf(finding, here) : null;
+  const step = answer?.step ?? firstOf([where.step, finding.since], here.has);
+  const rank = rankOf(where, here.ranks);
+  const view = here.views.find(({ id }) => id === (samples ? "samples" : viewOf(finding, here.topics)));
   const place = step !== null ? `step ${step}` : (rank ?? view?.title);
-  return place === undefined ? null : { label: `Go to ${samples && step !== null ? ofSamples(samples, where.token ?? null) : ""}${place}`, step, rank, tab: view?.id ?? null, ...(samples ? { samples } : {}) };
+  if (place === undefined) return null;
+  const told = samples && step !== null ? ofSamples(samples, tokenOf(finding, answer, here)) : "";
+  return { label: `Go to ${told}${place}`, step, rank, tab: view?.id ?? null, ...(samples && { samples }), ...(answer && { answer }) };
+}
+
+/**
+ * The token that is gone to; null where it is none. A saved copy without the answer doesn't have the token either.
+ * @param {Finding} finding
+ * @param {AnswerPlace | null} answer
+ * @param {Here} here
+ */
+const tokenOf = ({ where }, answer, { kept = null }) => answer?.token ?? (kept ? null : (where.token ?? null));
+
+/**
+ * The way to all answers of a step that a finding is of, beside the one to a token; null where it is no other way.
+ * @param {Finding} finding
+ * @param {Here} here
+ * @returns {Way | null}
+ */
+export function answersOf(finding, here) {
+  const { samples: place = null, name } = finding;
+  if (!place || !samplesIn(finding, here) || !answerOf(finding, here)) return null; //  the first way leads to all of them
+  const samples = OF_SAMPLES[name];
+  const answers = here.kept ? narrowedTo(here.kept.rows.lines, samples).length : place.answers;
+  if (answers === 0) return null;
+  const what = answers === 1 ? "the answer" : `the ${answers === null ? "" : `${count(answers)} `}answers`;
+  const kind = `${samples.only === "blocks" ? " with tokens" : ""}${here.kept ? " of this copy" : ""}`;
+  return { label: `See ${what}${kind}`, step: place.step, rank: null, tab: "samples", samples };
 }

@@ -7,7 +7,7 @@ import { factsOf, nameOf } from "./sample_words.js";
 import { TokenMap } from "./token_map.js";
 import { count } from "./words.js";
 
-/** @import { SampleTokens } from "./sample_types.js" */
+/** @import { SampleLine, SampleTokens } from "./sample_types.js" */
 
 /** The part of the view that shows one answer. */
 export class SampleAnswer {
@@ -34,8 +34,11 @@ export class SampleAnswer {
     if (!this.map.root.hidden) this.map.scroller.focus();
   }
 
-  /** @param {SampleTokens} told */
-  show({ answer: line, tokens, arrays, ids, prompt, text, cut }) {
+  /**
+   * @param {SampleTokens} told
+   * @param {number | null} at the token that is looked at first; null: the first other one, or the one that differs most
+   */
+  show({ answer: line, tokens, arrays, ids, prompt, text, cut }, at = null) {
     /** @type {Record<string, Float32Array>} */
     const numbers = Object.fromEntries(Object.entries(arrays).map(([name, packed]) => [name, numbersOf(packed)]));
     this.root.hidden = false;
@@ -48,7 +51,7 @@ export class SampleAnswer {
     this.colour.select.value = colouring;
     const cells = Object.keys(numbers).length > 0 || ids.length > 0;
     this.map.root.hidden = !cells;
-    if (cells) this.map.show({ tokens, arrays: numbers, ids: ids.length === tokens ? ids : [], version: line.weight_version ?? null }, colouring, line.changed_at ?? line.difference_at ?? 0);
+    if (cells) this.map.show({ tokens, arrays: numbers, ids: ids.length === tokens ? ids : [], version: line.weight_version ?? null }, colouring, at ?? placeOf(line));
     this._legend(cells);
     this.texts.hidden = text === null && prompt === null;
     say(this.text, [prompt, text].filter((one) => one !== null).join("\n\n") + (cut ? `\n… and ${count(cut)} more letters` : ""));
@@ -73,4 +76,12 @@ export class SampleAnswer {
       say(this.legend, `${meant ? `${meant}. ` : ""}${coloured.scale}.${dots}${low} Log-probs and entropies are kept to 3 digits.`);
     }
   }
+}
+
+/**
+ * The token that is looked at first: the first other one, or the one that differs most.
+ * @param {SampleLine} line
+ */
+function placeOf({ changed_at: other, difference_at: most }) {
+  return other ?? most ?? 0;
 }

@@ -11,13 +11,23 @@ export interface Narrowing {
   process: string;
 }
 
+/** What names an answer in its step. */
+export type AnswerKey = [process: string, batch: number, row: number];
+
+/** An answer of a step, and a token of it. */
+export interface AnswerPlace {
+  step: number;
+  key: AnswerKey;
+  token: number;
+}
+
 /** A line of the list of samples: an answer, or the group of those that follow. Fields are those of the run's table. */
 export interface SampleLine {
   kind: "group" | "answer";
   /** the group's place */
   of: number;
   group: string;
-  key?: [process: string, batch: number, row: number];
+  key?: AnswerKey;
   answers?: number;
   equal?: boolean | null;
   tokens?: number | null;
@@ -45,6 +55,8 @@ export interface SampleRows {
   from: number;
   lines: SampleLine[];
   near?: number | null;
+  /** the line of the answer that was asked for; null: it isn't among them */
+  place?: number | null;
 }
 
 /** One answer with its tokens: numbers of each in base64. */

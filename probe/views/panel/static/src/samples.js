@@ -3,14 +3,14 @@
 
 import { chooser } from "./chooser.js";
 import { freshId, node, say } from "./dom.js";
-import { keptAnswer } from "./kept_samples.js";
+import { keeps, keptAnswer } from "./kept_samples.js";
 import { SampleAnswer } from "./sample_answer.js";
 import { LINE, SampleRow } from "./sample_row.js";
 import { HEAD } from "./sample_words.js";
 import { groupFrom, linesInSight, movedTo, piecesOf, scrolledTo } from "./windows.js";
 import { answerer, count, many } from "./words.js";
 
-/** @import { Narrowing, SampleLine, SampleRows, SampleTokens } from "./sample_types.js" */
+/** @import { AnswerKey, AnswerPlace, Narrowing, SampleLine, SampleRows, SampleTokens } from "./sample_types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** The view that it stands in. */
@@ -52,6 +52,10 @@ export class Samples {
     this.rows = null;
     /** The answer that is open, by its key. */
     this.open = "";
+    /** The one that something led to last. @type {AnswerPlace | null} */
+    this.led = null;
+    /** Whether the keyboard goes to its tokens. */
+    this.entering = false;
     /** Lines of the page, each used again for another one of the list. @type {SampleRow[]} */
     this.pool = [];
     this.frame = 0;
@@ -103,7 +107,29 @@ export class Samples {
 
   /** @param {Partial<Narrowing>} change */
   narrow(change) {
-    this.store.choose({ samples: { ...this.narrowing, ...change } });
+    this.store.choose({ samples: { ...this.narrowing, ...change }, answer: null });
+  }
+
+  /**
+   * Whether an answer can be opened here.
+   * @param {AnswerPlace} answer
+   */
+  reaches(answer) {
+    const { store } = this;
+    if (!store.config.views?.some(({ id }) => id === VIEW) || !store.clock.spans.has(answer.step)) return false;
+    return store.answers || Boolean(store.root.kept && keeps(store.root.kept, answer));
+  }
+
+  /**
+   * Open an answer at one of its tokens, among all of its step.
+   * @param {AnswerPlace} answer
+   */
+  lead(answer) {
+    const { store, panel } = this;
+    this.entering = true;
+    panel.root.focus({ preventScroll: true }); //  what was clicked is about to be hidden, and the focus stays in the panel
+    store.choose({ tab: VIEW, step: answer.step === store.followed ? null : answer.step, zoom: null, samples: {}, answer });
+    panel.announce(`At token ${answer.token} of step ${answer.step}.`, true);
   }
 
   _elsewhere() {
@@ -137,7 +163,8 @@ export class Samples {
       return;
     }
     const key = JSON.stringify([store.state.attempt, step, narrowing, kept !== null]);
-    if (key !== this.key || opened) this._begin(key, step);
+    const { answer } = store.ui;
+    if (key !== this.key || opened || (answer && answer !== this.led)) this._begin(key, step);
   }
 
   /**
@@ -145,13 +172,14 @@ export class Samples {
    * @param {boolean} fixed whether nobody can be asked
    */
   _tools(narrowing, fixed) {
-    this.tools.hidden = fixed;
+    for (const one of [this.sort.root, this.only.root, this.search]) one.hidden = fixed;
     this.sort.select.value = narrowing.sort;
     this.only.select.value = narrowing.only;
     if (document.activeElement !== this.search) this.search.value = narrowing.search;
     const { group, micro_batch: batch, phase } = narrowing;
     const told = [group === null ? "" : `group ${group}`, batch === null ? "" : `micro-batch ${batch}${phase ? ` of ${phase}` : ""}`].filter(Boolean).join(", ");
     this.all.hidden = !told && narrowing.only === "all" && !narrowing.search;
+    this.tools.hidden = fixed && this.all.hidden;
     say(this.all, told ? `Only ${told} ×` : "Show all ×");
     if (told) this.all.setAttribute("aria-label", `Only ${told}. Show all`);
     else this.all.removeAttribute("aria-label");
@@ -164,6 +192,7 @@ export class Samples {
    */
   _begin(key, step) {
     this.key = key;
+    this.led = this.store.ui.answer;
     this.generation += 1;
     this.wanted.clear();
     const { attempt } = this.store.state;
@@ -181,8 +210,8 @@ export class Samples {
     if (this.wanted.has(piece) || this.readStep === null) return;
     this.wanted.add(piece);
     const { generation } = this;
-    const wish = this.narrowing;
-    this._ask({ of: "rows", step: this.readStep, from: piece * PIECE, count: PIECE, anew, ...wish }, (answer) => {
+    const { narrowing: wish, here } = this;
+    this._ask({ of: "rows", step: this.readStep, from: piece * PIECE, count: PIECE, anew, ...(piece === 0 && here ? { key: here.key } : {}), ...wish }, (answer) => {
       if (generation === this.generation) this._listed(piece, answer);
     }, () => {
       if (generation === this.generation) this.wanted.delete(piece);
@@ -232,14 +261,17 @@ export class Samples {
       this.grid.scrollTop = 0;
       this.grid.setAttribute("aria-rowcount", String(answer.total + 1));
       this.body.style.blockSize = `${answer.total * LINE}px`;
-      this.active = firstOf(answer.lines, this.narrowing.only);
+      this.active = answer.place ?? firstOf(answer.lines, this.narrowing.only);
       this._tell(answer);
     }
     this.pieces.set(piece, answer.lines);
     this._draw();
+    if (!first) return;
+    this._to(this.active);
     const line = this.lineAt(this.active);
-    if (first && line?.kind === "answer") this._open(line);
-    if (first && !answer.total) this.one.root.hidden = true;
+    if (this.here) this._open(this.here.key, this.here.token);
+    else if (line?.kind === "answer" && line.key) this._open(line.key);
+    else if (!answer.total) this.one.root.hidden = true;
   }
 
   /** @param {SampleRows} answer */
@@ -247,7 +279,7 @@ export class Samples {
     const some = sampled !== null && sampled > kept ? `${count(kept)} of ${many(sampled, "sampled answer")} ${kept === 1 ? "has" : "have"} a row` : many(kept, "answer");
     say(this.sentence, kept ? `${some}${answers < kept ? `; ${count(answers)} shown` : ""}.` : "");
     const none = kept ? "No answer matches the filters." : `No samples were recorded in step ${step}.`;
-    say(this.note, note || (answers ? (this.tools.hidden ? "Saved copy: the worst answers of the last step, without texts." : "") : none));
+    say(this.note, note || (answers ? (this.sort.root.hidden ? "Saved copy: some answers of the last step, the worst first, without texts." : "") : none));
     this.note.hidden = !this.note.textContent;
     this.elsewhere.hidden = near === null || near === undefined;
     if (!this.elsewhere.hidden) say(this.elsewhere, `Go to step ${near}`);
@@ -294,14 +326,25 @@ export class Samples {
 
   // ---- one answer
 
-  /** @param {SampleLine} line */
-  _open(line) {
-    const key = JSON.stringify(line.key);
-    if (key === this.open && !this.one.root.hidden) return;
+  /** The answer that something led to, where it is of the step that is read. */
+  get here() {
+    return this.led && this.led.step === this.readStep ? this.led : null;
+  }
+
+  /**
+   * @param {AnswerKey} named
+   * @param {number | null} [token] the one that is looked at first; null: the one that differs most
+   */
+  _open(named, token = null) {
+    const key = JSON.stringify(named);
+    if (key === this.open && !this.one.root.hidden && token === null) return;
     this.open = key;
     this._soon();
-    this._ask({ of: "tokens", step: this.readStep, key: line.key }, (/** @type {SampleTokens} */ answer) => {
-      if (this.open === key) this.one.show(answer);
+    this._ask({ of: "tokens", step: this.readStep, key: named }, (/** @type {SampleTokens} */ answer) => {
+      if (this.open !== key) return;
+      this.one.show(answer, token);
+      if (this.entering) this.one.focus();
+      this.entering = false;
     });
   }
 
@@ -371,8 +414,11 @@ export class Samples {
       this.narrow({ group: this.narrowing.group === null ? line.group : null });
       return;
     }
-    if (this.store.answers && this.store.ui.step === null && this.readStep !== null) this.store.choose({ step: this.readStep }); //  what is read stays
-    this._open(line);
+    const { store } = this;
+    const staying = store.answers && store.ui.step === null && this.readStep !== null ? { step: this.readStep } : {}; //  what is read stays
+    this.led = null;
+    store.choose({ ...staying, answer: null });
+    if (line.key) this._open(line.key);
     if (further) this.one.focus();
   }
 }

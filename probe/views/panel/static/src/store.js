@@ -62,7 +62,7 @@ export class Store {
     /** What was chosen last, in whichever view. @type {Choices} */
     this.ui = {
       tab: null, window: "all", role: "", rank: "", phase: "", step: null, zoom: null,
-      selection: null, hidden: {}, tables: {}, unfolded: {}, search: "", samples: {}, what_if: {},
+      selection: null, hidden: {}, tables: {}, unfolded: {}, search: "", samples: {}, answer: null, what_if: {},
     };
     /** What a page without a kernel has of the samples. @type {KeptSamples | null} */
     this.kept = null;

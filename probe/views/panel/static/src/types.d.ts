@@ -4,7 +4,7 @@ import type { LineMark } from "./line_mark.js";
 import type { PlotMark } from "./plot_mark.js";
 import type { Store } from "./store.js";
 import type { Spec } from "./definition_types.js";
-import type { Narrowing } from "./sample_types.js";
+import type { AnswerPlace, Narrowing } from "./sample_types.js";
 
 /** The model of a widget, as anywidget gives it. */
 export interface Model {
@@ -67,6 +67,8 @@ export interface Choices {
   unfolded: Record<string, boolean>;
   search: string;
   samples: Partial<Narrowing>;
+  /** the answer that something led to */
+  answer: AnswerPlace | null;
   what_if: { where?: string | null; changes?: Record<string, number | boolean>; steps?: number };
 }
 

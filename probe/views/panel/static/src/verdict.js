@@ -3,14 +3,14 @@
 import { Fold, askForNotebook, hasAdvice, notebookLabel, showAdvice, showFolded, showPostMortem, showRows } from "./beneath.js";
 import { copyBy, freshId, node, say } from "./dom.js";
 import { iconOf } from "./kind_icon.js";
-import { WORDS, destination, isOpen, keyOf, standing, walkedTo } from "./findings.js";
+import { WORDS, answersOf, destination, isOpen, keyOf, standing, walkedTo } from "./findings.js";
 import { ago, shorten } from "./words.js";
 
 /** @import { View } from "./definition_types.js" */
 /** @import { Finding, FindingChange } from "./finding_types.js" */
 /** @import { RunState } from "./message_types.js" */
-/** @import { Narrowing } from "./sample_types.js" */
-/** @import { Standing } from "./findings.js" */
+/** @import { AnswerPlace } from "./sample_types.js" */
+/** @import { Here, Standing, Way } from "./findings.js" */
 /** @import { Panel } from "./view.js" */
 
 /** The verdict of a run. */
@@ -40,12 +40,13 @@ export class Verdict {
     this.list = node("ul", { class: "pp-more", id: freshId("more"), "aria-label": "What else was found", hidden: true });
     // Both have a name before anything is written on them: whoever looks for buttons finds these, hidden or not.
     this.fold = node("button", { type: "button", class: "pp-button", text: "More", "aria-expanded": "false", "aria-controls": this.list.id, on: { click: () => this._unfold() } });
+    this.see = node("button", { type: "button", class: "pp-button", text: "See the answers", hidden: true, on: { click: () => this._see() } });
     this.go = node("button", { type: "button", class: "pp-button pp-filled", text: "Go there", on: { click: () => this._goTo(this.now?.finding) } });
     this.follows = new Fold("What follows from it");
     this.rows = new Fold("Rows behind this");
     this.advised = new Fold("Changes to the settings");
     this.mortem = new Fold("Post-mortem", "pp-button");
-    this.acts = node("div", { class: "pp-acts" }, this.fold, this.mortem.button, this.go);
+    this.acts = node("div", { class: "pp-acts" }, this.fold, this.mortem.button, this.see, this.go);
     this.notebook = node("button", { type: "button", class: "pp-plain", text: "Open notebook", on: { click: () => askForNotebook(this.root, this.store.config, this.now?.finding ?? null) } });
     this.beneath = node("p", { class: "pp-ways" }, this.advised.button, this.follows.button, this.rows.button, this.notebook);
     const body = node("div", { class: "pp-said" }, node("h3", {}, this.word, " ", this.sentence), this.why, this.fix, this.gains, this.beneath, this.advised.content, this.follows.content, this.rows.content);
@@ -65,7 +66,7 @@ export class Verdict {
 
   draw() {
     this.now = this._standing();
-    const places = this.now && [this.now.finding, ...this.now.more].map((one) => this._at(one));
+    const places = this.now && [this._answersAt(this.now.finding), ...[this.now.finding, ...this.now.more].map((one) => this._at(one))];
     const told = JSON.stringify([this.now, this.open, places, this.store.state.verdict?.post_mortem?.sentence, this.store.state.verdict?.advice]);
     if (told === this.told) return;
     this.told = told;
@@ -138,6 +139,7 @@ export class Verdict {
     const checked = now.kind === "fine";
     say(this.fold, checked ? (this.open ? "Hide" : "What was checked") : this.open ? "Fewer" : `${now.more.length} more`);
     this.fold.setAttribute("aria-expanded", String(this.open));
+    writeGo(this.see, this._answersAt(now.finding));
     writeGo(this.go, this._at(now.finding));
     this._writeLines(now.more);
   }
@@ -181,42 +183,62 @@ export class Verdict {
     });
   }
 
+  /** @returns {Here} */
+  get here() {
+    const { store } = this;
+    const ranks = [...store.ranks].map((code) => store.words.text(code));
+    return { has: (step) => store.clock.spans.has(step), ranks, views: store.config.views ?? [], topics: this.topics, sampled: Boolean(store.state.verdict?.ledger), kept: store.answers ? null : (store.root.kept ?? null) };
+  }
+
   /**
    * Where a finding leads, and whether the panel is there already.
    * @param {Finding | null | undefined} finding
    */
   _at(finding) {
-    if (!finding || !isOpen(finding)) return null;
-    const { store } = this;
-    const { views = [] } = store.config;
-    const ranks = [...store.ranks].map((code) => store.words.text(code));
-    const found = destination(finding, { has: (step) => store.clock.spans.has(step), ranks, views, topics: this.topics, sampled: Boolean(store.state.verdict?.ledger) });
+    const found = finding && isOpen(finding) ? destination(finding, this.here) : null;
     if (!found) return null;
     const { step, rank, tab, samples = null } = found;
     const here = tab === null || this.panel.tabs.chosen?.id === tab;
     if (here && step === null && rank === null && !samples) return null; //  a button that leads to where one is says nothing
-    return { ...found, there: here && this._shows(step, rank, samples) };
+    return { ...found, there: this._shows(found) };
   }
 
   /**
-   * Whether a step, a rank and the samples are the chosen ones, where they are given.
-   * @param {number | null} step
-   * @param {string | null} rank
-   * @param {Partial<Narrowing> | null} samples
+   * Where all answers are that a finding is of, beside the one that it leads to.
+   * @param {Finding | null} finding
    */
-  _shows(step, rank, samples) {
-    if (samples && !this.panel.samples.shows(samples)) return false;
-    return (step === null || this.store.step === step) && (rank === null || this.store.ui.rank === rank);
+  _answersAt(finding) {
+    const found = finding && isOpen(finding) ? answersOf(finding, this.here) : null;
+    return found && { ...found, there: this._shows(found) };
+  }
+
+  /**
+   * Whether a view, a step, a rank and the samples are the chosen ones, where they are given.
+   * @param {Way} way
+   */
+  _shows({ step, rank, tab, samples, answer }) {
+    const { store, panel } = this;
+    if (tab !== null && panel.tabs.chosen?.id !== tab) return false;
+    if (samples && !(panel.samples.shows(samples) && sameAnswer(store.ui.answer, answer ?? null))) return false;
+    return (step === null || store.step === step) && (rank === null || store.ui.rank === rank);
   }
 
   /** @param {Finding | null | undefined} finding */
   _goTo(finding) {
-    const to = this._at(finding);
+    this._follow(this._at(finding));
+  }
+
+  _see() {
+    this._follow(this._answersAt(this.now?.finding ?? null));
+  }
+
+  /** @param {(Way & {there: boolean}) | null} to */
+  _follow(to) {
     if (!to || to.there) return;
     const { followed } = this.store;
     const step = to.step === null ? {} : { step: to.step === followed ? null : to.step, zoom: null };
-    this.store.choose({ ...step, ...(to.rank === null ? {} : { rank: to.rank }), ...(to.tab === null ? {} : { tab: to.tab }), ...(to.samples ? { samples: to.samples } : {}) });
-    this.panel.announce(`${to.label.replace("Go to", "At")}.`, true);
+    this.store.choose({ ...step, ...(to.rank === null ? {} : { rank: to.rank }), ...(to.tab === null ? {} : { tab: to.tab }), ...(to.samples ? { samples: to.samples, answer: to.answer ?? null } : {}) });
+    this.panel.announce(`${to.label.replace(/^Go to|^See/, "At")}.`, true);
   }
 
   /**
@@ -243,6 +265,13 @@ export class Verdict {
     if (line) copyBy(this.copy, line);
   }
 }
+
+/**
+ * Whether two ways lead to the same answer, or to none.
+ * @param {AnswerPlace | null} one
+ * @param {AnswerPlace | null} other
+ */
+const sameAnswer = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 /**
  * What a replay of a change gave: the lines that stand further in than its settings, which the chip has.
