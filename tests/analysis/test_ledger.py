@@ -200,6 +200,22 @@ def test_a_page_is_told_of_a_step_of_the_steps_up_to_it_and_of_the_attempt(run):
     assert funnel.told(run, 9)["step"] is None
 
 
+def test_a_page_is_told_the_money_of_a_step_and_of_all_where_there_is_a_price(run, monkeypatch):
+    from probe.analysis.ledger.lines import told_money
+    from probe.views.panel import funnel
+
+    assert {line["money"] for line in funnel.kept(run)["lines"]} == {None}  # nobody said a price
+    monkeypatch.setenv("PROBE_GPU_HOUR", "3600")
+    whole, told = ledger(run), funnel.kept(run)
+    assert (whole.steps, ledger(run, first=2).steps) == (2, 1)
+    total = {line["title"]: line["money"] for line in told["lines"]}["Total"]
+    assert total == {"step": told_money(whole.money / 2), "all": told_money(whole.money)}
+    of_step = {line["title"]: line["money"] for line in told["step"]["lines"]}["Total"]
+    assert of_step["step"] == of_step["all"] == told_money(ledger(run, first=2).money)
+    assert told["lines"][0]["money"] == {"step": "", "all": ""}  # what was sampled costs nothing by itself
+    assert len(told["head"]) == len(told["lines"][0]["cells"]) == 3
+
+
 def test_a_term_of_the_loss_beside_the_policy_s_is_named(run):
     assert ledger(run).notes[0] == (
         "The loss has the term KL: tokens without policy gradient still carry the gradient of it."

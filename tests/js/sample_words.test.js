@@ -36,7 +36,10 @@ test("a long name that begins with its group's is told without that, as of verl'
 });
 
 test("a group counts them, and calls of tools are among the facts", () => {
-  assert.equal(groupTexts({ kind: "group", of: 0, group: "a", answers: 4, failed: 2, truncated: 1 }).at(-1), "2 failed · 1 truncated");
+  const texts = groupTexts({ kind: "group", of: 0, group: "a", answers: 8, failed: 2, truncated: 3, equal: true });
+  assert.deepEqual([texts[0], texts.at(-1)], ["a: 8 answers, 3 cut off", "means of the group · equal rewards · 2 failed"]);
+  const alone = groupTexts({ kind: "group", of: 0, group: "b", answers: 1, truncated: 0 });
+  assert.deepEqual([alone[0], alone.at(-1)], ["b: 1 answer", ""]);
   assert.match(factsOf({ ...ANSWER, turns: 2, tools: 3 }), /2 turns; 3 tool calls/);
   assert.doesNotMatch(factsOf({ ...ANSWER, tools: 0 }), /tool/);
   assert.match(factsOf({ ...ANSWER, turns: 3, tools: 1, has_error: true }), /3 turns; 1 tool call; failed/);

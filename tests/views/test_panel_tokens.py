@@ -94,6 +94,9 @@ def told_tokens(path: Path) -> Path:
     return path
 
 
+KEYS = ["still on its way", "lost here", "computed in addition, beside the stream", "carried policy gradient"]
+
+
 def test_15_3_the_funnel_and_its_tiles_are_of_a_step_of_the_last_20_or_of_the_attempt(
     page: Any, tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +105,7 @@ def test_15_3_the_funnel_and_its_tiles_are_of_a_step_of_the_last_20_or_of_the_at
     monkeypatch.delenv("PROBE_GPU_HOUR")  # the run keeps it
     with Run(path) as run:
         packet = kept_funnel(run)
+    assert packet is not None
     browsing = Browsing(str(path))
     made, _ = shown(page, steps=3, topics=TOPICS)
     verdict = {"findings": [], "looking": True, "whole": True, "ledger": packet}
@@ -113,10 +117,21 @@ def test_15_3_the_funnel_and_its_tiles_are_of_a_step_of_the_last_20_or_of_the_at
     expect(tiles).to_have_count(3)
     expect(tiles.first).to_have_text("100 %")
     expect(funnel.locator("dt").last).to_have_text("is what a million tokens that carried policy gradient cost")
+    keys = funnel.get_by_role("list", name="Colours").get_by_role("listitem")
+    expect(keys).to_have_text([KEYS[0], *KEYS[2:]])  # of step 3 nothing was lost
+    heads, total = funnel.locator("thead th"), funnel.locator("tbody tr").last.locator(".pp-number")
+    expect(heads).to_have_text(["Tokens", "Share", "rank-seconds", "A step", "Attempt"])
+    whole = {one["title"]: one["money"] for one in packet["lines"]}["Total"]
+    of_step = {one["title"]: one["money"] for one in packet["step"]["lines"]}["Total"]
+    expect(total.nth(3)).to_have_text(of_step["step"])  # of one step the mean is its own
+    expect(total.nth(4)).to_have_text(whole["all"])
     for name, about in (("Last 20", "67 %"), ("Attempt", "67 %")):
         funnel.get_by_role("button", name=name).click()
         expect(title).to_have_text("Where the tokens of steps 1 to 3 went")
         expect(tiles.first).to_have_text(about)
+        expect(keys).to_have_text(KEYS)
+        expect(total.nth(3)).to_have_text(whole["step"])  # the mean of three steps
+        expect(total.nth(4)).to_have_text(whole["all"])
     page.get_by_role("button", name="One step back").click()
     expect(tiles.first).to_have_text("67 %")  # of the attempt, whichever step is chosen
     funnel.get_by_role("button", name="Last 20").click()
@@ -131,6 +146,8 @@ def test_15_3_the_funnel_and_its_tiles_are_of_a_step_of_the_last_20_or_of_the_at
         resized(page, width)
         expect(page.locator(".probe-panel")).to_have_attribute("data-theme", theme)
         funnel.screenshot(path=shots / f"funnel_{theme}_{width}.png")
+        scrolls = "one => [one.scrollWidth - one.clientWidth, one.scrollHeight - one.clientHeight]"
+        assert funnel.locator(".pp-scroll").evaluate(scrolls) == [0, 0]  # every line is in sight
         nothing_overflows(page)
         every_text_can_be_read(page)
         if AXE.exists():
@@ -170,7 +187,7 @@ def test_15_5_a_finding_leads_to_the_samples_of_its_micro_batch_and_from_there_t
     answer(page, browsing)
     lines = page.locator(".pp-samples-list [data-at]:visible")
     expect(lines).to_have_count(3)
-    begins = [re.compile(rf"^{text}\b") for text in ("b, mean", "Answer 4", "Answer 3")]
+    begins = [re.compile(rf"^{text}\b") for text in ("b: 3 answers, 1 cut off", "Answer 4", "Answer 3")]
     expect(lines).to_have_text(begins, use_inner_text=True)
     answer(page, browsing)
     expect(page.locator(".pp-answer h3")).to_have_text("Answer 4 of group b")

@@ -33,6 +33,7 @@ class Ledger:
         loss_terms: What else the loss has.
         equal_tokens: Tokens with an advantage in groups whose rewards are all equal, as whitening over the batch gives
             them; None where groups aren't known.
+        steps: How many steps they are of.
     """
 
     first: int
@@ -49,6 +50,7 @@ class Ledger:
     unit: str = "rank-seconds"
     loss_terms: tuple[str, ...] = ()
     equal_tokens: int | None = None
+    steps: int = 1
     _by_fate: dict[str, FateLine] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:

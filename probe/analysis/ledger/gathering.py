@@ -150,6 +150,7 @@ class _Book:
         self._equal: int | None = None
         self._terms: dict[str, None] = {}
         self._timed = True
+        self._steps = 0
 
     def add(self, fates: pd.DataFrame, phases: dict[str, tuple[int, int]], dummy: int, times: _Times | None) -> None:
         """One step.
@@ -160,6 +161,7 @@ class _Book:
             dummy: Tokens of rows that fill the batch up.
             times: Of it; None where they aren't known.
         """
+        self._steps += 1
         of_fate = {str(fate): int(tokens) for fate, tokens in fates.groupby("fate")["tokens"].sum().items()}
         for fate, tokens in of_fate.items():
             self._tokens[fate] += tokens
@@ -249,6 +251,7 @@ class _Book:
             unit,
             tuple(self._terms),
             self._equal,
+            self._steps,
         )
 
     def _told(self, seconds: float) -> float | None:

@@ -56,7 +56,8 @@ def told(run: Run, step: int) -> dict[str, Any]:
 
 def shown(found: Ledger) -> dict[str, Any]:
     """What a page shows of the ledgers, as plain JSON: ``tiles``, the numbers above the funnel; ``lines`` of the
-    funnel, with shares of the sampled tokens; ``sentence``, ``head`` and ``notes``; ``first`` and ``last`` step.
+    funnel, with shares of the sampled tokens; ``sentence``, ``head`` and ``notes``; ``first`` and ``last`` step. A line
+    has ``money`` of a ``step``, the mean of these, and of ``all`` of them, in words; null without a price.
 
     Args:
         found: Both ledgers.
@@ -70,8 +71,8 @@ def shown(found: Ledger) -> dict[str, Any]:
                 line.amount,
                 line.share,
                 told_seconds(line.seconds),
-                *([told_money(line.money)] if money else []),
             ],
+            "money": _money(line.money, found.steps) if money else None,
             "stream": line.stream,
             "part": line.part,
             "kind": line.kind,
@@ -83,7 +84,12 @@ def shown(found: Ledger) -> dict[str, Any]:
         "last": found.last,
         "sentence": found.sentence,
         "tiles": [{"value": one.value, "about": one.about} for one in found.headline],
-        "head": ["Tokens", "Share", found.unit, *(["Money"] if money else [])],
+        "head": ["Tokens", "Share", found.unit],
         "lines": lines[:MOST],
         "notes": list(found.notes),
     }
+
+
+def _money(value: float | None, steps: int) -> dict[str, str]:
+    """What a line costs, in words; "" where that isn't known."""
+    return {"step": told_money(None if value is None else value / steps), "all": told_money(value)}

@@ -56,6 +56,8 @@ export interface FunnelLine {
   title: string;
   about: string;
   cells: string[];
+  /** of a step and of all these steps, in words; null: there is no price */
+  money?: { step: string; all: string } | null;
   stream: number;
   part: number;
   kind: string;

@@ -17,6 +17,15 @@ const CHOICES = [
   ["attempt", "Attempt"],
 ];
 
+/** What each part of a bar is, in words. @type {[kind: string, text: string][]} */
+const KEYS = [
+  ["stream", "still on its way"],
+  ["lost", "lost here"],
+  ["unknown", "what became of it isn't known"],
+  ["added", "computed in addition, beside the stream"],
+  ["carried", "carried policy gradient"],
+];
+
 /** The funnel. */
 export class Funnel {
   /** @param {Panel} panel */
@@ -42,9 +51,10 @@ export class Funnel {
     this.choices = node("div", { class: "pp-funnel-choices", role: "group", "aria-label": "Of which steps" }, ...this.buttons);
     this.note = node("p", { class: "pp-read", role: "status", hidden: true });
     this.tiles = node("dl", { class: "pp-funnel-tiles" });
+    this.keys = node("ul", { class: "pp-funnel-keys", "aria-label": "Colours" });
     this.table = node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": "Where the tokens went: numbers" });
     this.notes = node("div", { class: "pp-read" });
-    this.root = node("figure", { class: "pp-funnel", "aria-labelledby": heading, hidden: true }, node("header", {}, this.title, this.sentence, this.choices), this.note, this.tiles, this.table, this.notes);
+    this.root = node("figure", { class: "pp-funnel", "aria-labelledby": heading, hidden: true }, node("header", {}, this.title, this.sentence, this.choices), this.note, this.tiles, this.keys, this.table, this.notes);
   }
 
   destroy() {
@@ -57,12 +67,12 @@ export class Funnel {
     this.root.hidden = !known;
     if (!known) return;
     const found = this._found(known);
-    const told = JSON.stringify([this.choice, found]);
+    const told = JSON.stringify([this.choice, found, known.lines]);
     if (told === this.told) return;
     this.told = told;
     this.choices.hidden = known.at === undefined; //  of a copy that knows of all steps alone
     for (const one of this.buttons) one.setAttribute("aria-pressed", String(one.dataset.choice === this.choice));
-    this._show(found);
+    this._show(found, known.lines);
   }
 
   /** @param {"step" | "recent" | "attempt"} name */
@@ -105,16 +115,25 @@ export class Funnel {
     return newer || !this.last ? known : this.last;
   }
 
-  /** @param {FunnelTold} found */
-  _show({ sentence, head, lines, notes, tiles = [], first, last }) {
+  /**
+   * @param {FunnelTold} found
+   * @param {FunnelLine[]} whole the lines of the attempt
+   */
+  _show({ sentence, head, lines, notes, tiles = [], first, last }, whole) {
     say(this.title, titleOf(first, last));
     say(this.sentence, sentence);
     this.tiles.hidden = !tiles.length;
     this.tiles.replaceChildren(...tiles.map(({ value, about }) => node("div", {}, node("dt", { text: about }), node("dd", { class: "pp-value", text: value }))));
     this.table.hidden = !lines.length;
-    const columns = node("tr", {}, node("td"), node("td"), ...head.map((text) => node("th", { scope: "col", class: "pp-number", text })));
+    const kinds = new Set(lines.flatMap(({ stream, part, kind }) => [stream > 0 ? "stream" : "", part > 0 ? kind : ""]));
+    this.keys.hidden = !lines.length;
+    this.keys.replaceChildren(...KEYS.filter(([kind]) => kinds.has(kind)).map(([kind, text]) => node("li", {}, node("i", { class: `pp-${kind}` }), text)));
+    const money = lines.some((line) => line.money);
+    const names = [...head, ...(money ? ["A step", "Attempt"] : [])];
+    const columns = node("tr", {}, node("td"), node("td"), ...names.map((text) => node("th", { scope: "col", class: "pp-number", text })));
+    const all = new Map(whole.map((line) => [line.title, line.money?.all ?? ""]));
     const widest = Math.max(1, ...lines.map(({ stream, part }) => stream + part));
-    this.table.replaceChildren(node("table", {}, node("thead", {}, columns), node("tbody", {}, ...lines.map((line) => rowOf(line, widest)))));
+    this.table.replaceChildren(node("table", {}, node("thead", {}, columns), node("tbody", {}, ...lines.map((line) => rowOf(line, widest, money ? [line.money?.step ?? "", all.get(line.title) ?? ""] : [])))));
     this.notes.replaceChildren(...notes.map((text) => node("p", { text })));
   }
 
@@ -138,10 +157,11 @@ export function titleOf(first, last) {
 /**
  * @param {FunnelLine} line
  * @param {number} widest share of the sampled tokens that a bar may have
+ * @param {string[]} money of a step and of the attempt; [] without a price
  */
-function rowOf({ title, about, cells, stream, part, kind }, widest) {
+function rowOf({ title, about, cells, stream, part, kind }, widest, money) {
   const parts = [["stream", stream], [kind, part]].filter(([, share]) => Number(share) > 0);
   const bars = parts.map(([name, share]) => node("i", { class: `pp-${name}`, style: `inline-size: ${((100 * Number(share)) / widest).toFixed(3)}%` }));
   const heading = node("th", { scope: "row" }, title, about ? node("small", { text: about }) : null);
-  return node("tr", { "data-kind": kind }, heading, node("td", {}, node("div", { class: "pp-stream-bar", "aria-hidden": "true" }, ...bars)), ...cells.map((text) => node("td", { class: "pp-number", text })));
+  return node("tr", { "data-kind": kind }, heading, node("td", {}, node("div", { class: "pp-stream-bar", "aria-hidden": "true" }, ...bars)), ...[...cells, ...money].map((text) => node("td", { class: "pp-number", text })));
 }

@@ -30,8 +30,9 @@ export function answerTexts(line) {
 
 /** @param {SampleLine} line */
 export function groupTexts({ group, answers = 0, reward, tokens, difference_largest: difference, equal, truncated, dropped, failed }) {
-  const became = [equal ? "equal rewards" : "", failed ? `${count(failed)} failed` : "", truncated ? `${count(truncated)} truncated` : "", dropped ? `${count(dropped)} dropped` : ""];
-  return [`${group}, ${answers === 1 ? "1 answer" : `mean of ${count(answers)}`}`, told(reward), "", told(tokens), withSign(difference), became.filter(Boolean).join(" · ")];
+  const counts = [many(answers, "answer"), truncated ? `${count(truncated)} cut off` : ""];
+  const became = [answers > 1 ? "means of the group" : "", equal ? "equal rewards" : "", failed ? `${count(failed)} failed` : "", dropped ? `${count(dropped)} dropped` : ""];
+  return [`${group}: ${counts.filter(Boolean).join(", ")}`, told(reward), "", told(tokens), withSign(difference), became.filter(Boolean).join(" · ")];
 }
 
 /**
