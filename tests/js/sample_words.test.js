@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { firstOf } from "../../probe/views/panel/static/src/samples.js";
 import { answerTexts, factsOf, groupTexts, nameOf } from "../../probe/views/panel/static/src/sample_words.js";
 
 /** @import { SampleLine } from "../../probe/views/panel/static/src/sample_types.js" */
@@ -50,4 +51,11 @@ test("a line of the list says how long a conversation was, where it is known and
   assert.equal(became({ turns: 2, tools: 1, has_error: true }), "failed · 2 turns · 1 tool call");
   assert.equal(became({ turns: 1, tools: 0, ended: "stop" }), "stop");
   assert.equal(became({ turns: null, tools: null, ended: "stop" }), "stop");
+});
+
+test("of answers trained on other tokens the first that can be looked at where they begin is opened", () => {
+  const line = (/** @type {object} */ more) => ({ ...ANSWER, ...more });
+  const lines = [{ ...ANSWER, kind: /** @type {const} */ ("group") }, line({ changed_at: null }), line({ changed_at: 8 }), line({ block: true }), line({ changed_at: 3, block: true })];
+  assert.deepEqual([firstOf(lines, "changed"), firstOf(lines.slice(0, 4), "changed"), firstOf(lines.slice(0, 3), "changed"), firstOf(lines.slice(0, 2), "changed")], [4, 3, 2, 1]);
+  assert.deepEqual([firstOf(lines, "all"), firstOf([], "changed")], [1, 0]);
 });

@@ -424,11 +424,16 @@ export class Samples {
 }
 
 /**
- * The line that is opened first: an answer; among those trained on other tokens, one of which it is known from where on.
+ * The line that is opened first: an answer; among those trained on other tokens, one of which it is known from where on,
+ * whose tokens can be looked at.
  * @param {SampleLine[]} lines
  * @param {string} only
  */
-function firstOf(lines, only) {
-  const known = only === "changed" ? lines.findIndex(({ changed_at: at }) => typeof at === "number") : -1;
-  return known < 0 ? Math.max(lines.findIndex(({ kind }) => kind === "answer"), 0) : known;
+export function firstOf(lines, only) {
+  /** @param {SampleLine} line */
+  const known = ({ changed_at: at }) => typeof at === "number";
+  /** @type {((line: SampleLine) => boolean)[]} */
+  const wishes = only === "changed" ? [(line) => known(line) && line.block === true, ({ block }) => block === true, known] : [];
+  const found = [...wishes, (/** @type {SampleLine} */ { kind }) => kind === "answer"].map((wish) => lines.findIndex(wish));
+  return Math.max(found.find((at) => at >= 0) ?? 0, 0);
 }
