@@ -22,7 +22,6 @@ from probe.demo.data import read_problems, write_problems
 from probe.demo.settings import Settings
 from probe.demo.trainer import Trainer
 from probe.recorders.samples import SamplesRecorder
-from probe.records import Deferred
 from probe.runs.lines import encode_all
 
 ROUNDS = 12
@@ -48,8 +47,8 @@ class _Spent(hooks.Listener):
         self.cpu_s += time.thread_time() - begin
 
     def _write(self, rows: Any) -> None:
-        if isinstance(rows, Deferred):
-            built = list(rows.build())
+        for one in rows or ():
+            built = list(one.build())
             encode_all(built)
             self.written += len(built)
 
