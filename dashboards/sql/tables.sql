@@ -329,7 +329,7 @@ from read_parquet(coalesce(getvariable('rollouts_files'), getvariable('process_f
 where getvariable('rollouts_files') is not null;
 
 create or replace view token_fates_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "fate", "tokens", "samples", "batch_tokens", "batch_prompt_tokens", "batch_samples", coalesce("complete", true) as "complete", "kept_samples", coalesce("kept_blocks", 0) as "kept_blocks", "equal_tokens", coalesce("loss_terms", []) as "loss_terms", "trained_step", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "fate", "tokens", "samples", "batch_tokens", "batch_prompt_tokens", "batch_samples", coalesce("complete", true) as "complete", "reach_known", "kept_samples", coalesce("kept_blocks", 0) as "kept_blocks", "equal_tokens", coalesce("loss_terms", []) as "loss_terms", "trained_step", "wall_ns"
 from read_parquet(coalesce(getvariable('token_fates_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -350,6 +350,7 @@ from read_parquet(coalesce(getvariable('token_fates_files'), getvariable('proces
   'batch_prompt_tokens': {name: 'batch_prompt_tokens', type: 'BIGINT', default_value: NULL},
   'batch_samples': {name: 'batch_samples', type: 'BIGINT', default_value: NULL},
   'complete': {name: 'complete', type: 'BOOLEAN', default_value: NULL},
+  'reach_known': {name: 'reach_known', type: 'BOOLEAN', default_value: NULL},
   'kept_samples': {name: 'kept_samples', type: 'BIGINT', default_value: NULL},
   'kept_blocks': {name: 'kept_blocks', type: 'BIGINT', default_value: NULL},
   'equal_tokens': {name: 'equal_tokens', type: 'BIGINT', default_value: NULL},

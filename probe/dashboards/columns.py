@@ -227,6 +227,7 @@ _FATES: Final = Table(
         "of": Column("f8", "tokens", sql="case when fate = 'carried' then batch_tokens else 0 end"),
         "samples": Column("i4", "count", "samples"),
         "complete": Column("u1", "flag", "complete"),
+        "reached": Column("u1", "flag", sql="coalesce(reach_known, complete)"),
     },
     thinning=Thinning(("tokens",), whole=True),
 )

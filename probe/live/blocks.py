@@ -23,6 +23,7 @@ _MOST: Final = 2**31 - 1
 _MADE: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("micro", "longest"): lambda row: max(row.lengths, default=0),
     ("fates", "of"): lambda row: row.batch_tokens if row.fate == "carried" else 0,
+    ("fates", "reached"): lambda row: row.complete if row.reach_known is None else row.reach_known,
     ("scalars", "own"): lambda row: row.source == "probe",
     ("calls", "duration"): lambda row: row.duration_ns / 1e9,
     ("calls", "added"): lambda row: ", ".join(row.keys_added) or None,

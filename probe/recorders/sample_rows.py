@@ -363,6 +363,7 @@ def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
                 batch_prompt_tokens=None if prompts is None or not np.isfinite(prompts).all() else int(prompts.sum()),
                 batch_samples=batch.told.answers,
                 complete=not by_fate[[FATES.index(one) for one in NOT_KNOWN]].any(),
+                reach_known=not by_fate[FATES.index("unknown")],
                 kept_samples=kept,
                 kept_blocks=blocks,
                 equal_tokens=None if equal is None else int(batch.counts[equal, code].sum()),

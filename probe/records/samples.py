@@ -141,6 +141,8 @@ class TokenFate(Row, kw_only=True, tag="token_fates"):
     batch_prompt_tokens: int | None = None
     batch_samples: int
     complete: bool = True  #: whether the fate of each of its tokens is known
+    #: whether it is known of each of its tokens whether it reached the loss with an advantage; None in older runs
+    reach_known: bool | None = None
     kept_samples: int  #: that have a row in ``samples``
     kept_blocks: int = 0  #: that have one in ``token_blocks``
     equal_tokens: int | None = None  #: of this fate, in groups whose rewards are all equal; None without groups

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 import probe
 from probe import hooks, testing
+from probe.analysis.quantities import course
 from probe.analysis.token_blocks import unpack
 from probe.errors import InputError, UnknownNameError
 from probe.recorders.rollout_rows import times_of
@@ -416,6 +417,25 @@ def test_what_reached_the_loss_is_known_where_clipping_is_not(tmp_path):
     with Run(tmp_path / "run") as run:
         found = run.scalars[run.scalars["key"].isin([f"{PREFIX}carried_ratio", f"{PREFIX}reached_ratio"])]
         assert found[["step", "key", "value"]].values.tolist() == [[1, f"{PREFIX}reached_ratio", 3 / 4]]
+        assert not run.token_fates["complete"][run.token_fates["step"] == 1].any()
+        told = run.sql(
+            "select step, batch_id, bool_and(reach_known) as known from token_fates group by all order by all"
+        )
+        assert told.values.tolist() == [[1, 0, True], [2, 1, True], [2, 2, False]]
+
+
+def test_the_quantity_is_of_the_batches_of_which_it_is_known(tmp_path):
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        with session.step(1):
+            probe.samples([3, 1], advantages=[1.0, 0.0])
+        with session.step(2):
+            probe.samples([4])
+        with session.step(3):
+            probe.samples([3, 1], advantages=[1.0, 0.0], clipped=False)
+    with Run(tmp_path / "run") as run:
+        told = {name: course(run, name) for name in ("reached_tokens", "carried_tokens")}
+        known = {name: dict(zip(one.steps, one.values, strict=True)) for name, one in told.items()}
+    assert known == {"reached_tokens": {1: 0.75, 3: 0.75}, "carried_tokens": {3: 0.75}}
 
 
 def test_passes_of_a_later_step_leave_open_what_they_may_still_change():
