@@ -56,6 +56,7 @@ test("a line of the list says how long a conversation was, where it is known and
 test("of answers trained on other tokens the first that can be looked at where they begin is opened", () => {
   const line = (/** @type {object} */ more) => ({ ...ANSWER, ...more });
   const lines = [{ ...ANSWER, kind: /** @type {const} */ ("group") }, line({ changed_at: null }), line({ changed_at: 8 }), line({ block: true }), line({ changed_at: 3, block: true })];
-  assert.deepEqual([firstOf(lines, "changed"), firstOf(lines.slice(0, 4), "changed"), firstOf(lines.slice(0, 3), "changed"), firstOf(lines.slice(0, 2), "changed")], [4, 3, 2, 1]);
-  assert.deepEqual([firstOf(lines, "all"), firstOf([], "changed")], [1, 0]);
+  const first = (/** @type {number} */ many, only = "changed", sort = "difference") => firstOf(lines.slice(0, many), { only, sort });
+  assert.deepEqual([first(5), first(4), first(3), first(2), first(0)], [4, 3, 2, 1, 0]);
+  assert.deepEqual([first(5, "changed", "batch"), first(5, "all")], [2, 1]);
 });

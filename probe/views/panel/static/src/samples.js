@@ -261,7 +261,7 @@ export class Samples {
       this.grid.scrollTop = 0;
       this.grid.setAttribute("aria-rowcount", String(answer.total + 1));
       this.body.style.blockSize = `${answer.total * LINE}px`;
-      this.active = answer.place ?? firstOf(answer.lines, this.narrowing.only);
+      this.active = answer.place ?? firstOf(answer.lines, this.narrowing);
       this._tell(answer);
     }
     this.pieces.set(piece, answer.lines);
@@ -424,16 +424,16 @@ export class Samples {
 }
 
 /**
- * The line that is opened first: an answer; among those trained on other tokens, one of which it is known from where on,
- * whose tokens can be looked at.
+ * The line that is opened first: an answer. Among those trained on other tokens, one whose numbers of each token are kept;
+ * in the order of the batch, the first of which it is known from where on, as a finding names that token.
  * @param {SampleLine[]} lines
- * @param {string} only
+ * @param {Pick<Narrowing, "only" | "sort">} narrowing
  */
-export function firstOf(lines, only) {
+export function firstOf(lines, { only, sort }) {
   /** @param {SampleLine} line */
   const known = ({ changed_at: at }) => typeof at === "number";
   /** @type {((line: SampleLine) => boolean)[]} */
-  const wishes = only === "changed" ? [(line) => known(line) && line.block === true, ({ block }) => block === true, known] : [];
-  const found = [...wishes, (/** @type {SampleLine} */ { kind }) => kind === "answer"].map((wish) => lines.findIndex(wish));
+  const looked = sort === "batch" ? [] : [(line) => known(line) && line.block === true, ({ block }) => block === true];
+  const found = [...(only === "changed" ? [...looked, known] : []), (/** @type {SampleLine} */ { kind }) => kind === "answer"].map((wish) => lines.findIndex(wish));
   return Math.max(found.find((at) => at >= 0) ?? 0, 0);
 }
