@@ -124,8 +124,17 @@ class _Batch:
         clipped: Array | None = np.zeros(self.layout.tokens, bool) if self.told.nothing_clipped else None
         if "clipped" in self.told.asked and not self.told.nothing_clipped:
             clipped = self._per_token("clipped")
-        dropped = dropped_codes(self.told.dropped, self.told.answers)
+        dropped = dropped_codes(self._left_out(), self.told.answers)
         return Given(self.layout, self.loss, self.flat["advantages"], clipped, self.passes, dropped)
+
+    def _left_out(self) -> list[str | None]:
+        """Of each answer why it never reaches the loss: a failed one that a mask leaves out failed."""
+        told, inside = _words(self.told), self.loss_tokens
+        errors = self.told.arrays["has_error"].array()
+        if errors is None or inside is None or errors.shape != inside.shape or not errors.any():
+            return told
+        failed = (errors & (inside == 0)).tolist()
+        return [word or ("failed" if out else word) for word, out in zip(told, failed, strict=True)]
 
     def number(self, name: str) -> Array | None:
         """A number of each answer, float64 (n,)."""

@@ -55,3 +55,16 @@ def test_15_2_flags_in_the_place_of_rows_are_told_as_an_error():
         for flags in ([True, False], np.array([True, False]), torch.tensor([True, False])):
             with pytest.raises(InputError, match="rows: got yes and no, expected the places"):
                 probe.trained(flags)
+
+
+def test_15_3_a_failed_answer_that_the_mask_leaves_out_failed_and_one_that_is_trained_did_not():
+    mask = [[1, 1], [0, 0], [1, 0], [0, 0]]
+    told = {"mask": mask, "has_error": [False, True, True, False], "advantages": [1.0] * 4, "clipped": False}
+    rows = recorded(lambda: probe.samples([2, 2, 2, 2], dropped=[None, None, None, "stale"], **told))
+    assert {row.fate: row.tokens for row in of(rows, TokenFate)} == {"stale": 2, "failed": 2, "masked": 1, "carried": 3}
+    assert [(row.dropped, row.trainable) for row in of(rows, Sample)] == [
+        ("", True),
+        ("", False),  # it is in the batch
+        ("", True),
+        ("stale", False),
+    ]
