@@ -293,3 +293,45 @@ def test_random_slots_sum_exactly(prompt, response, dummy, times, more, padding,
 
 def test_every_fate_has_its_words():
     assert set(TITLES) == set(FATES)
+
+
+@pytest.mark.parametrize("parts", [1, 2], ids=["a further iteration", "parts of a generation"])
+def test_steps_that_train_answers_of_an_earlier_one_are_in_its_slots_and_seconds(tmp_path, parts):
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        for step in range(7):  # even ones sample; of the last no further step is known yet
+            with session.step(step):
+                if step % 2 == 0:
+                    with probe.phase("generate"):
+                        probe.samples([5, 4 + step], prompt_tokens=[3, 2], advantages=[1.0, -1.0], passes=2)
+                lengths = [8, 6 + step - step % 2]
+                with (
+                    probe.phase("update"),
+                    probe.micro_batch(0, lengths=lengths if parts == 1 else [lengths[step % 2]]),
+                ):
+                    time.sleep(0.002)
+    with Run(tmp_path / "run") as run:
+        found = ledger(run)
+        whole = run.sql("select sum(duration) as s from spans where level = 'step'")["s"][0]
+    slots = {(line.phase, line.kind): line.slots for line in found.slots}
+    sampled = sum(9 + step for step in range(0, 7, 2))
+    assert (found.first, found.last, found.sampled_tokens) == (0, 6, sampled)
+    assert found.seconds == pytest.approx(whole)
+    if parts == 1:
+        assert slots["update", "again"] == sampled + 4 * 5 - 15 - 5  # of all but the last
+        assert (slots["update", "response"], slots["update", "prompt"]) == (sampled, 20)
+    else:
+        assert (slots["update", "response"], slots["update", "prompt"]) == (sampled - 15, 15)
+        assert slots["update", "tokens"] == 8  # the last has trained one of its two answers
+
+
+def test_steps_whose_samples_nobody_told_stay_out(tmp_path):
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1) as session:
+        for step in range(5):
+            with session.step(step), probe.phase("update"):
+                if step % 2 == 0:
+                    probe.samples([5, 4], prompt_tokens=[3, 2], advantages=[1.0, -1.0], clipped=False)
+                with probe.micro_batch(0, lengths=[8, 6 + step]):
+                    pass
+    with Run(tmp_path / "run") as run:
+        found = ledger(run)
+    assert sum(line.slots for line in found.slots) == 14 + 16 + 18

@@ -83,11 +83,17 @@ def gathered(run: Run, first: int | None, last: int | None, gpu_hour: float | No
     told = {step: group["process"].nunique() for step, group in known.items()}
     if last is None and len(known) > 1 and told[max(known)] < max(told.values()):
         del known[max(known)]  # some ranks are still in it
-    book = _Book(gpu_hour)
+    every = {step: _of_step(step, computed, added) for step in {*told, *map(int, times)}}
+    book, last_of_all, again = _Book(gpu_hour), max(known), False
     for step, group in known.items():
-        book.add(group, *_of_step(step, computed, added), times.get(step))
+        after = min((one for one in told if one > step), default=None)
+        # Behind the last one a step may be under way whose samples aren't told yet, unless steps without are usual.
+        inside = [one for one in sorted(every) if one > step and (again if after is None else one < after)]
+        steps_of_it = [step, *(inside if _is_whole(group, [every[one] for one in (step, *inside)]) else [])]
+        again, last_of_all = again or len(steps_of_it) > 1, max(last_of_all, *steps_of_it)
+        book.add(group, *_together([every[one] for one in steps_of_it]), _sum([times.get(one) for one in steps_of_it]))
     on_device = any(not str(device).startswith("cpu") for device in run.processes["device"] if device)
-    return book.ledger(min(known), max(known), unit="GPU-seconds" if on_device else "rank-seconds")
+    return book.ledger(min(known), last_of_all, unit="GPU-seconds" if on_device else "rank-seconds")
 
 
 def _of_step(step: int, computed: pd.DataFrame, added: pd.DataFrame) -> tuple[dict[str, tuple[int, int]], int]:
@@ -103,6 +109,42 @@ def _of_step(step: int, computed: pd.DataFrame, added: pd.DataFrame) -> tuple[di
             tokens, slots = phases[row.phase]
             phases[row.phase] = (tokens, slots + int(row.tokens))
     return phases, dummy
+
+
+_Phases = tuple[dict[str, tuple[int, int]], int]
+
+
+def _is_whole(fates: pd.DataFrame, steps: list[_Phases]) -> bool:
+    """Whether some steps train the answers of the first and no others: each phase of the later ones computes, with the
+    first, a multiple of their tokens. So do further iterations over answers, and parts of a generation.
+    """
+    trained, (phases, dummy) = _trained(fates), _together(steps)
+    prompts = _prompts(trained)
+    once = 0 if prompts is None else prompts + int(trained["tokens"].sum()) + dummy
+    computed = {phase for later, _ in steps[1:] for phase in later}
+    return bool(once and computed) and not any(phases[one][0] % once for one in computed)
+
+
+def _together(steps: list[_Phases]) -> _Phases:
+    """Tokens and slots of each phase, and dummy tokens, of some steps."""
+    phases: dict[str, tuple[int, int]] = {}
+    for one, _ in steps:
+        for phase, (tokens, slots) in one.items():
+            before = phases.get(phase, (0, 0))
+            phases[phase] = (before[0] + tokens, before[1] + slots)
+    return phases, max((dummy for _, dummy in steps), default=0)
+
+
+def _sum(times: list[_Times | None]) -> _Times | None:
+    """The times of some steps together; None where those of one aren't known."""
+    known = [one for one in times if one is not None]
+    if len(known) < len(times):
+        return None
+    phases: dict[str, float] = defaultdict(float)
+    for one in known:
+        for phase, seconds in one.phases.items():
+            phases[phase] += seconds
+    return _Times(sum(one.whole for one in known), dict(phases))
 
 
 def _times(spans: pd.DataFrame, ranks: int) -> dict[int, _Times]:
