@@ -8,8 +8,6 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import repeat
 from typing import Any, Final
 
@@ -17,13 +15,13 @@ import msgspec
 import numpy as np
 
 from probe.recorders.group_baselines import Known, baselines
-from probe.recorders.later_passes import AsEnded, Following
-from probe.recorders.rollout_rows import Answers, Times, rollouts
-from probe.recorders.sample_arrays import Array, Layout, Taken
+from probe.recorders.later_passes import AsEnded
+from probe.recorders.rollout_rows import Answers, rollouts
+from probe.recorders.sample_arrays import Array
 from probe.recorders.sample_choice import Seen, chosen
-from probe.recorders.sample_fates import OF_ANSWERS, Given, Passes, counts, dropped_codes, fates
-from probe.recorders.sample_stats import CountedTokens, Stats
+from probe.recorders.sample_fates import OF_ANSWERS
 from probe.recorders.token_identity import compared_answers, identity
+from probe.recorders.told_batch import Batch, Told, words_of
 from probe.records import FATES, NOT_KNOWN, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
 
 #: Arrays of a token block, in their order, with how they are kept.
@@ -35,229 +33,6 @@ BLOCK_ARRAYS: Final = {
     "mask": "u1",
     "clipped_passes": "u1",
 }
-
-_PER_TOKEN: Final = ("rollout_log_probs", "log_probs", "entropies", "advantages")
-
-
-@dataclass
-class Told:
-    """What one call told, and what was told of it since.
-
-    Attributes:
-        batch_id: Unique in the process.
-        answers: How many.
-        step: It was told in.
-        source: Who told.
-        arrays: By argument of ``probe.samples``.
-        asked: Which of them were given, whether or not they could be read.
-        nothing_clipped: Whether the loss never clips.
-        expected: Passes over each answer, those in later steps included; None where these are all told.
-        groups: Of each answer.
-        uids: Likewise.
-        ended: Likewise.
-        dropped: One word for all, or one each.
-        replicas: Of each.
-        times: When they were sampled.
-        trainer_version: Of the weights that train them.
-        loss_terms: Beside the policy's.
-        keeps_ids: Whether token ids are kept in rows; else they are only compared.
-        texts: By argument, where they are kept.
-        waiting: Events of what travels from a device.
-        following: Learns what is known as the step ends, where later steps may train the batch; None elsewhere.
-        passes: Rows, clipped tokens and micro-batch of each.
-    """
-
-    batch_id: int
-    answers: int
-    step: int | None
-    source: str
-    arrays: dict[str, Taken]
-    asked: set[str]
-    nothing_clipped: bool
-    expected: int | None
-    groups: list[str] | None
-    uids: list[str] | None
-    ended: list[str] | None
-    dropped: str | list[str | None] | None
-    replicas: list[str] | None
-    times: Times | None
-    trainer_version: int | None
-    loss_terms: list[str]
-    keeps_ids: bool
-    texts: dict[str, list[Any]]
-    waiting: list[Any]
-    following: Following | None = None
-    passes: list[tuple[Taken, Taken, int | None]] = field(default_factory=list)
-
-
-class _Batch:
-    """A told batch, worked out.
-
-    Args:
-        told: What was told.
-    """
-
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        self._read: dict[str, Array | None] = {}
-        inside = told.arrays["response_mask"].rows()
-        self.layout = Layout(told.arrays["response_tokens"].array(), inside)
-        if len(self.layout.lengths) != told.answers:  # on a device that can't be read: nothing is known
-            self.layout = Layout(np.zeros(told.answers, np.int64), None)
-        self.flat = {name: self._per_token(name) for name in _PER_TOKEN}
-        mask = self._per_token("mask")
-        whole = "mask" not in told.asked
-        self.loss: Array | None = np.ones(self.layout.tokens, bool) if whole else None if mask is None else mask != 0
-        self.passes = Passes(self.layout, told.expected)
-        for rows, clipped, micro_batch in told.passes:
-            found = rows.array()
-            if found is not None:
-                self.passes.add(found, clipped.rows(), micro_batch)
-        self.given = self._given()
-        self.fates = fates(self.given)
-        self.counts = counts(self.fates, self.layout)
-
-    def _per_token(self, name: str) -> Array | None:
-        return self.layout.flat(self.told.arrays[name].rows())
-
-    def _given(self) -> Given:
-        clipped: Array | None = np.zeros(self.layout.tokens, bool) if self.told.nothing_clipped else None
-        if "clipped" in self.told.asked and not self.told.nothing_clipped:
-            clipped = self._per_token("clipped")
-        dropped = dropped_codes(self._left_out(), self.told.answers)
-        return Given(self.layout, self.loss, self.flat["advantages"], clipped, self.passes, dropped)
-
-    def _left_out(self) -> list[str | None]:
-        """Of each answer why it never reaches the loss: a failed one that a mask leaves out failed."""
-        told, inside = _words(self.told), self.loss_tokens
-        errors = self.told.arrays["has_error"].array()
-        if errors is None or inside is None or errors.shape != inside.shape or not errors.any():
-            return told
-        failed = (errors & (inside == 0)).tolist()
-        return [word or ("failed" if out else word) for word, out in zip(told, failed, strict=True)]
-
-    def number(self, name: str) -> Array | None:
-        """A number of each answer, float64 (n,)."""
-        if name not in self._read:
-            found = self.told.arrays[name].array()
-            if found is not None and (found.shape[:1] != (self.told.answers,) or found.size != self.told.answers):
-                found = None  # of several numbers an answer none is its own
-            first = None if found is None else found.astype(np.float64).reshape(self.told.answers, -1)[:, 0]
-            self._read[name] = first
-        return self._read[name]
-
-    @cached_property
-    def counted(self) -> Array:
-        """Which tokens the answers' numbers are over."""
-        return np.ones(self.layout.tokens, bool) if self.loss is None else self.loss
-
-    @cached_property
-    def difference(self) -> Array | None:
-        """Training minus rollout, of each token."""
-        train, rollout = self.flat["log_probs"], self.flat["rollout_log_probs"]
-        return None if train is None or rollout is None else train.astype(np.float64) - rollout
-
-    @cached_property
-    def _sizes(self) -> Stats | None:
-        return None if self.difference is None else self.stats(np.abs(self.difference))
-
-    @cached_property
-    def largest_difference(self) -> tuple[Array, Array] | None:
-        """The difference of the largest magnitude among each answer's counted tokens, and at which of its tokens the
-        first such one stands: float64 (n,), NaN where it has none, and int64 (n,), -1 there.
-        """
-        if self.difference is None or self._sizes is None:
-            return None
-        of, largest = self.layout.row_of, self._sizes.largest
-        reached = np.flatnonzero(self.counted & (np.abs(self.difference) == largest[of]))
-        answers, first = np.unique(of[reached], return_index=True)
-        values, places = np.full(self.told.answers, np.nan), np.full(self.told.answers, -1)
-        values[answers] = self.difference[reached[first]]
-        places[answers] = reached[first] - self.layout.begins[answers]
-        return values, places
-
-    @cached_property
-    def _tokens(self) -> CountedTokens:
-        return CountedTokens(self.counted, self.layout.row_of, self.told.answers)
-
-    def stats(self, values: Array | None) -> Stats | None:
-        """Mean, smallest and largest of each answer's counted tokens."""
-        return None if values is None else self._tokens.stats(values)
-
-    @cached_property
-    def nan(self) -> Array:
-        """NaN of each answer, among its rewards and the numbers of its counted tokens."""
-        found = np.zeros(self.told.answers, np.int64)
-        for values in self.flat.values():
-            if values is not None:
-                bad = self.counted & np.isnan(values)
-                found += np.bincount(self.layout.row_of[bad], minlength=self.told.answers)
-        rewards = self.number("rewards")
-        return found if rewards is None else found + np.isnan(rewards)
-
-    @cached_property
-    def groups(self) -> Array | None:
-        """A number for the group of each answer, one without a name stands alone, int64 (n,); None where groups aren't
-        known.
-        """
-        if self.told.groups is None or not any(self.told.groups):
-            return None
-        names = [name or at for at, name in enumerate(self.told.groups)]
-        number = {name: at for at, name in enumerate(dict.fromkeys(names))}
-        return np.array(list(map(number.__getitem__, names)), np.int64)
-
-    @cached_property
-    def equal(self) -> Array | None:
-        """Which answers are of a group of two or more whose rewards are all equal; None where groups or rewards aren't
-        known.
-        """
-        rewards = self.number("rewards")
-        if self.groups is None or rewards is None:
-            return None
-        kinds = int(self.groups.max(initial=-1)) + 1
-        low, high = np.full(kinds, np.inf), np.full(kinds, -np.inf)
-        np.minimum.at(low, self.groups, rewards)
-        np.maximum.at(high, self.groups, rewards)
-        return np.asarray((low == high) & (np.bincount(self.groups, minlength=kinds) > 1))[self.groups]
-
-    @cached_property
-    def loss_tokens(self) -> Array | None:
-        """Tokens of each answer that the loss counts, int64 (n,)."""
-        if self.loss is None:
-            return None
-        return np.bincount(self.layout.row_of[self.loss], minlength=self.told.answers)
-
-    @cached_property
-    def advantages(self) -> Stats | None:
-        """Of each answer."""
-        return self.stats(self.flat["advantages"])
-
-    @cached_property
-    def advantage(self) -> Array | None:
-        """The one advantage of each answer's counted tokens, float64 (n,); NaN where they have several, or none."""
-        stats = self.advantages
-        if stats is None:
-            return None
-        alike = stats.largest - stats.smallest <= 1e-6 * np.abs(stats.largest)
-        return np.where(alike, stats.mean, np.nan)
-
-    def worst(self) -> Array:
-        """How bad each answer is: by the better of its ranks in the largest and in the mean difference of its
-        log-probabilities, else by how low its reward is.
-        """
-        stats = self._sizes
-        if stats is not None:
-            ranks = [_ranks(-values) for values in (stats.largest, stats.mean)]
-            return np.where(np.isnan(stats.mean), np.nan, -np.minimum(2.0 * ranks[0], 2.0 * ranks[1] + 1))
-        rewards = self.number("rewards")
-        return np.full(self.told.answers, np.nan) if rewards is None else -rewards
-
-
-def _ranks(values: Array) -> Array:
-    """The place of each in rising order, of equal ones the earlier first, int64 (n,)."""
-    found = np.empty(len(values), np.int64)
-    found[np.argsort(values, kind="stable")] = np.arange(len(values))
-    return found
 
 
 def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[Row]:
@@ -277,13 +52,13 @@ def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[
         return []
     # NaN and infinities are what is looked for: where warnings are errors they would take the batch's rows with them.
     with np.errstate(invalid="ignore", over="ignore"):
-        rows = list(_rows(_Batch(told), kept, min(blocks, kept), block_bytes))
+        rows = list(_rows(Batch(told), kept, min(blocks, kept), block_bytes))
     for row in rows:
         row.step = told.step
     return rows
 
 
-def _rows(batch: _Batch, kept: int, blocks: int, block_bytes: int) -> Iterator[Row]:
+def _rows(batch: Batch, kept: int, blocks: int, block_bytes: int) -> Iterator[Row]:
     no_advantage, step = batch.counts[:, FATES.index("no_advantage")], batch.told.step
     seen = Seen(batch.nan, batch.worst(), batch.layout.lengths, no_advantage)
     with_block = chosen(seen, blocks, step)  # drawn from all, and not from those with a row: means are weighted by that
@@ -300,7 +75,7 @@ def _rows(batch: _Batch, kept: int, blocks: int, block_bytes: int) -> Iterator[R
     yield from few
 
 
-def _rollouts(batch: _Batch) -> Iterator[Rollout]:
+def _rollouts(batch: Batch) -> Iterator[Rollout]:
     told, of, difference = batch.told, batch.layout.row_of, batch.difference
     inside = None if difference is None else batch.counted & np.isfinite(difference)
     answers = Answers(
@@ -316,31 +91,26 @@ def _rollouts(batch: _Batch) -> Iterator[Rollout]:
     return rollouts(answers, told.answers, told.batch_id, told.source)
 
 
-def _identity(batch: _Batch) -> Iterator[TokenIdentity]:
+def _identity(batch: Batch) -> Iterator[TokenIdentity]:
     """Whether the tokens that are trained are the sampled ones, where both were told; of what is dropped none are."""
     told, loss = batch.told, batch.loss
     ids, sampled = batch.layout.flat(told.arrays["response_ids"].rows()), told.arrays["sampled_ids"].rows()
     if ids is None or sampled is None or len(sampled) != told.answers or loss is None:
         return
-    places = [at for at, word in enumerate(_words(told)) if not word]
+    places = [at for at, word in enumerate(words_of(told)) if not word]
     found = compared_answers(batch.layout, ids, loss, sampled, places)
     uids = None if told.uids is None else [told.uids[at] for at in places]
     yield identity(found, places, told.batch_id, told.source, uids, keeps_ids=told.keeps_ids)
 
 
-def _words(told: Told) -> list[str | None]:
-    """Of each answer why it is dropped."""
-    return told.dropped if isinstance(told.dropped, list) else [told.dropped] * told.answers
-
-
-def _baselines(batch: _Batch) -> Iterator[GroupBaseline]:
+def _baselines(batch: Batch) -> Iterator[GroupBaseline]:
     """Whether what failed or isn't trained moves the baseline of its group."""
     told, rewards = batch.told, batch.number("rewards")
     if told.groups is None or rewards is None:
         return
     errors, inside = told.arrays["has_error"].array(), batch.loss_tokens
-    failed = np.array([word == "failed" for word in _words(told)], dtype=bool)
-    trained = np.array([not word for word in _words(told)], dtype=bool)
+    failed = np.array([word == "failed" for word in words_of(told)], dtype=bool)
+    trained = np.array([not word for word in words_of(told)], dtype=bool)
     if errors is not None and errors.shape == failed.shape:
         failed |= errors
     if inside is not None:
@@ -356,7 +126,7 @@ def _baselines(batch: _Batch) -> Iterator[GroupBaseline]:
         yield row
 
 
-def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
+def _fates(batch: Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
     by_fate, equal = batch.counts.sum(0), batch.equal
     prompts = batch.number("prompt_tokens")
     for code, fate in enumerate(FATES):
@@ -380,7 +150,7 @@ def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
             )
 
 
-def _samples(batch: _Batch, kept: dict[int, str]) -> list[Sample]:
+def _samples(batch: Batch, kept: dict[int, str]) -> list[Sample]:
     told, places = batch.told, list(kept)
     at = np.array(places, np.int64)
     columns: dict[str, list[Any]] = {"row": places, "response_tokens": batch.layout.lengths[at].tolist()}
@@ -442,7 +212,7 @@ _WHOLE: Final = {
 }
 
 
-def _numbers(batch: _Batch, at: Array) -> dict[str, list[Any]]:
+def _numbers(batch: Batch, at: Array) -> dict[str, list[Any]]:
     """Columns of rewards, and of what is told by token."""
     rewards = batch.number("rewards")
     found: dict[str, list[Any]] = {} if rewards is None else {"reward": rewards[at].tolist()}
@@ -462,14 +232,14 @@ def _numbers(batch: _Batch, at: Array) -> dict[str, list[Any]]:
     return found
 
 
-def _in_words(batch: _Batch, places: list[int]) -> dict[str, list[Any]]:
+def _in_words(batch: Batch, places: list[int]) -> dict[str, list[Any]]:
     """Columns of what is said of answers in words, and of the micro-batches that trained them."""
     told, untrained = batch.told, batch.passes.untrained.tolist()
     names = {"uid": told.uids, "group": told.groups, "replica": told.replicas, "ended": told.ended}
     lists: dict[str, Sequence[Any]] = {name: values for name, values in names.items() if values is not None}
     columns = {name: [values[at] for at in places] for name, values in lists.items()}
     columns["micro_batches"] = batch.passes.micro_batches(places)
-    words = _words(told)
+    words = words_of(told)
     columns["dropped"] = [words[at] or ("untrained" if untrained[at] else "") for at in places]
     for name, told_as in (("prompt_text", "prompts"), ("response_text", "responses")):
         if told_as in told.texts:
@@ -482,7 +252,7 @@ def _in_words(batch: _Batch, places: list[int]) -> dict[str, list[Any]]:
     return columns
 
 
-def _of(batch: _Batch, at: int) -> slice:
+def _of(batch: Batch, at: int) -> slice:
     begin = int(batch.layout.begins[at])
     return slice(begin, begin + int(batch.layout.lengths[at]))
 
@@ -499,7 +269,7 @@ def _wholes(values: Array, at: Array) -> list[int | None]:
     return [int(x) if math.isfinite(x) else None for x in values[at].tolist()]
 
 
-def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[TokenBlock]:
+def _blocks(batch: Batch, kept: dict[int, str], most_bytes: int) -> Iterator[TokenBlock]:
     """Arrays of the chosen few, as long as there is room: drawn ones take what those that were chosen by what they are
     leave.
     """

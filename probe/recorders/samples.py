@@ -20,7 +20,8 @@ from probe.recorders.later_passes import Following, Pass
 from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.recorders.rollout_rows import MEASURES, mismatch, times_of
 from probe.recorders.sample_arrays import Taken, ready
-from probe.recorders.sample_rows import Told, rows_of_batch
+from probe.recorders.sample_rows import rows_of_batch
+from probe.recorders.told_batch import Told
 from probe.records import (
     NOT_KNOWN,
     Deferred,
