@@ -17,7 +17,7 @@ from probe.analysis.mismatch.missing import LEAST_TOKENS
 from probe.analysis.mismatch.tokens import Array, Tokens
 
 #: Half precision, in which log-probabilities are kept, makes no larger difference of usual ones.
-ROUNDING: Final = 0.002
+ROUNDING: Final = 0.005
 #: Differences have one sign where this share of those above rounding has it.
 ONE_SIGN: Final = 0.9
 #: From this k3 on two models may be so unlike that hardly any sampled token is likelier to the other one.
