@@ -39,6 +39,8 @@ SPREAD, DRIFT, NOISE = 2.5, 0.15, 0.01
 
 HEAD: Final = f"""{HEADING}
 
+<!-- Made by docs/make_lag_split.py (make lag-split), to the end. -->
+
 This table shows how well the [split by version lag](../guides/mismatch.md#staleness-or-the-engine) tells stale weights
 from the engine. In each trial a quarter of the answers is sampled by the trainer's own weights, and the others by
 older ones. The engine's part is known: the trial also computes what an engine with the trainer's weights says of the
@@ -66,27 +68,6 @@ What the table doesn't show:
 * Where rollout and training agree, nothing is said of staleness, so that the first row has no consequence.
 * The split assumes that the engine makes the same difference at all lags. If older answers also come from another
   replica, or from harder prompts, that counts as staleness.
-
-## Confident disagreement
-
-[Confident disagreement](../guides/mismatch.md#confident-disagreement) is about tokens to which one side gives at least
-50 % and the other at most 5 %. The limits were set on trainings as in the first table, with seeds 0 to 3 (clean: 0 to
-9). Shares are of the kept tokens, each counted once.
-
-| training | tokens | confident disagreement, strength 1 | strength 0.25 |
-|---|---|---|---|
-| clean | 12,226 | 0 | |
-| temperature | 4,934 and 4,964 | 0 | 0 |
-| one rank, some rows, kernels | 14,721 and 14,679 | 0 | 0 |
-| stale, unsynced | 9,822 and 9,816 | 0.061 % | 0 |
-| shift | 4,910 and 4,901 | 7.4 % | 0.59 % |
-| wrong mask | 4,656 and 4,852 | 1.3 % | 0.27 % |
-| retokenised | 4,934 and 4,902 | 9.5 % | 1.2 % |
-| untrained | 6,186 and 5,061 | 20 % | 3.2 % |
-
-The largest log ratio of a token in the clean trainings is 0.09; the limits need 2.3. No such token among 12,226 means a
-share below 0.025 %, at 95 % confidence. `run.mismatch()` speaks of it from twice that share on, 0.05 %, and from three
-tokens in two answers on. The noise of larger models isn't measured here.
 """
 
 

@@ -23,6 +23,7 @@ import probe
 from probe import dashboards
 from probe.cli import COMMANDS
 from probe.demo.zoo import FAULTS, fault
+from probe.demo.zoo.mismatches import PLANTS
 from probe.opened import Run
 from probe.recorders import RECORDERS, load
 from probe.records import TABLES
@@ -159,6 +160,23 @@ def test_files_and_tests_that_a_page_names_are_there(page: str) -> None:
         assert (ROOT / path).exists(), path
         if test:
             assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{test}"
+
+
+def test_15_4_the_tables_of_planted_mismatches_have_the_faults_and_causes_of_the_code() -> None:
+    text = text_of("design/mismatch.md")
+    made, split, lags = text.partition("## Staleness or the engine")
+    assert split
+    assert "<!-- Made by docs/make_mismatch.py (make mismatch)" in made
+    assert "<!-- Made by docs/make_lag_split.py (make lag-split)" in lags
+    named, _, sure = made.partition("## Confident disagreement")
+    rows = [line.strip("| ").split(" | ") for line in named.splitlines() if re.search(r"\| \d+/\d+ ", line)]
+    planted = {name.replace("_", " "): kind for name, kind in PLANTS.items()}
+    assert [row[:3] for row in rows[:-1]] == [[name, kind.about, kind.cause] for name, kind in planted.items()]
+    for row in rows[:-1]:  # each cell is of as many trainings as the answers in it
+        for right, of, others in re.findall(r"(\d+)/(\d+)(?: \(([^)]*)\))?", " | ".join(row[3:])):
+            assert int(right) + sum(map(int, re.findall(r" (\d+)", others))) == int(of)
+    told = [line.strip("| ").split(" | ")[0] for line in sure.splitlines() if line.startswith("| ")]
+    assert told[1:] == list(planted)
 
 
 def test_observing_calls_no_collective() -> None:
