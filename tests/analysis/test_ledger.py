@@ -17,6 +17,7 @@ from probe.analysis.ledger.lines import FateLine, SlotLine, told_money, told_sha
 from probe.analysis.ledger.markup import bars
 from probe.analysis.ledger.slots import KINDS, Batch, split
 from probe.cli import main
+from probe.errors import InputError
 from probe.opened import Run
 from probe.records import FATES
 
@@ -107,6 +108,9 @@ def test_seconds_sum_to_those_of_the_steps_and_money_follows_probe_gpu_hour(run,
     for wrong in ("", "free", "-1", "inf", "nan"):
         monkeypatch.setenv("PROBE_GPU_HOUR", wrong)
         assert ledger(run).money is None
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match=r"gpu_hour: got .*, expected a number above 0"):
+            run.ledger(gpu_hour=wrong)
 
 
 def test_the_padding_is_that_of_the_padding_ledger(run):
@@ -229,6 +233,11 @@ def test_what_is_not_known_is_said_and_is_never_carried(tmp_path):
     with Run(tmp_path / "run") as run:
         found = ledger(run)
         assert (found.tokens("carried"), found.tokens("clip_unknown"), found.unknown_tokens) == (0, 6, 6)
+        assert [line.fate for line in found.fates] == [
+            "no_advantage",
+            "clip_unknown",
+        ]  # no "carried: 0", which isn't known
+        assert "Carried policy gradient" not in str(found)
         assert found.sentence == (
             "Of 1,000 sampled tokens 600 reached the loss with an advantage, and it isn't known which of them were"
             " clipped; 40 % had no advantage."

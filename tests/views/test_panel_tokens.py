@@ -228,6 +228,14 @@ def test_15_5_a_finding_leads_to_the_samples_of_its_micro_batch_and_from_there_t
     last = until(lambda: page.evaluate(ASKED))[-1]
     told = f"Only micro-batch {last['micro_batch']} of {last['phase']}"
     expect(page.get_by_role("button", name=told)).to_be_visible()
+    for _ in range(2):  # to step 3, of which no samples were recorded
+        page.get_by_role("button", name="One step on").click()
+    until(lambda: any(one["step"] == 3 for one in page.evaluate(ASKED)))
+    answer(page, browsing)
+    expect(page.get_by_role("button", name=told)).to_be_visible()
+    page.get_by_role("button", name="Go to step 2").click()  # where that micro-batch isn't meant
+    until(lambda: [(one["step"], one["micro_batch"]) for one in page.evaluate(ASKED)][-1:] == [(2, None)])
+    expect(page.get_by_role("button", name=told)).to_be_hidden()
     browsing.close()
 
 

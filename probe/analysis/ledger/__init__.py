@@ -6,10 +6,12 @@ costs its phase's seconds divided by its slots, so that seconds and money sum to
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from probe.analysis.ledger.accounts import Ledger
 from probe.analysis.ledger.gathering import gathered
+from probe.errors import InputError
 from probe.runs.layout import GPU_HOUR_VARIABLE
 from probe.runs.layout import gpu_hour as price
 
@@ -35,7 +37,12 @@ def ledger(
 
     Returns:
         The ledgers; None where no samples were recorded, or no such step has ended.
+
+    Raises:
+        InputError: ``gpu_hour`` isn't a number above 0.
     """
+    if gpu_hour is not None and not 0 < gpu_hour < math.inf:
+        raise InputError(f"gpu_hour: got {gpu_hour}, expected a number above 0")
     return gathered(run, first, last, _price(run, gpu_hour))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from probe.analysis.ledger.accounts import Ledger
 from probe.analysis.ledger.lines import FATES, FateLine, SlotLine
 from probe.analysis.ledger.slots import KINDS, SAMPLING, Batch, split
+from probe.records import NOT_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -260,6 +261,8 @@ class _Book:
             unit: Of its seconds.
         """
         total = sum(self._tokens.values())
+        # What no token is known to do has no line, but where it is known that none did.
+        none_carried = "carried" in self._tokens and not any(self._tokens.get(fate) for fate in NOT_KNOWN)
         fates = [
             FateLine(
                 fate,
@@ -270,7 +273,7 @@ class _Book:
                 self._money(self._fate_seconds[fate]),
             )
             for fate in FATES
-            if self._tokens.get(fate) or (fate == "carried" and fate in self._tokens)
+            if self._tokens.get(fate) or (fate == "carried" and none_carried)
         ]
         slots = [
             SlotLine(phase, kind, count, self._told(seconds), self._money(seconds))

@@ -132,8 +132,11 @@ export class Samples {
     panel.announce(`At token ${answer.token} of step ${answer.step}.`, true);
   }
 
+  /** To the nearest step with samples: which group and micro-batch were meant is of the step that is left. */
   _elsewhere() {
-    if (typeof this.rows?.near === "number") this.panel.goTo(this.rows.near);
+    if (typeof this.rows?.near !== "number") return;
+    this.narrow({ group: null, micro_batch: null, phase: "", process: "" });
+    this.panel.goTo(this.rows.near);
   }
 
   /** All answers again; the order stays. */
