@@ -95,7 +95,7 @@ def test_4_small_differences_of_one_sign_agree_but_are_not_called_noise_of_both(
     assert "of the differences have the same sign: rollout gives the higher number." in judged.why
     same = judge(answers(lambda r, t: (t, t)))
     assert same.cause == "agree"
-    assert same.why.startswith("Both sides' numbers are the same,")
+    assert same.why.startswith("Both sides' numbers are the same.")
 
 
 def test_4_numbers_that_are_all_0_are_no_tokens_that_were_never_sampled() -> None:

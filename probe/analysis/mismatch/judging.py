@@ -167,8 +167,9 @@ def _left(tokens: Tokens, kept: Array, told: Measures) -> Judgement:
         found = signs(tokens, kept)
         sure = k3 <= NOISE_K3 / 2 and int(told.tokens) >= 5 * LEAST_TOKENS and not found.one
         also = found.sentence if found.one else light(tails)
-        why = f"{_small_ones(tokens, kept)} alike in all rows, ranks and steps: no more than bfloat16 rounding makes."
-        return Judgement("agree", "high" if sure else "medium", f"{why} {also}".strip(), share=0.0)
+        return Judgement(
+            "agree", "high" if sure else "medium", f"{_small_ones(tokens, kept)} {also}".strip(), share=0.0
+        )
     return Judgement(
         "kernels",
         "high" if k3 >= 2 * NOISE_K3 and int(told.tokens) >= 5 * LEAST_TOKENS else "medium",
@@ -184,9 +185,10 @@ def _small_ones(tokens: Tokens, kept: Array) -> str:
     """What small differences are like."""
     differences = tokens.log_ratio[kept]
     if not differences.any():
-        return "Both sides' numbers are the same,"
+        return "Both sides' numbers are the same."
     both = bool((differences < 0).any() and (differences > 0).any()) and not signs(tokens, kept).one
-    return "Differences are of both signs, small, and" if both else "Differences are small, and"
+    are = "of both signs, small, and" if both else "small, and"
+    return f"Differences are {are} alike in all rows, ranks and steps: no more than bfloat16 rounding makes."
 
 
 def _own(tokens: Tokens) -> bool:

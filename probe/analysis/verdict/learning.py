@@ -329,7 +329,7 @@ def cut_off(run: Run) -> list[Finding]:
     name, now = setting(run, "response_length")
     limit = whole_number(now)
     alarm = share >= 0.9
-    said = f"{found.says} is" if found.says else "The share of truncated answers that were recorded is"
+    said = f"{found.says} is" if found.says else "The truncated share of a step's recorded answers is"
     least = "" if values.min() >= 1 else "at least "
     evidence = (
         sql("select * from scalars where key = {key} and value >= {least}", key=literal(found.says), least=MANY_CUT)
