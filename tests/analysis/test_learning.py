@@ -71,7 +71,7 @@ def test_15_3_tokens_without_advantage_and_truncated_answers_are_found_where_no_
     whole, _ = findings(tmp_path / "whole", lambda _: told(4, 1, 16))
     every = whole.named("cut_off")
     assert every is not None
-    assert "recorded is 100 % in the last 6 steps" in every.why
+    assert "recorded answers is 100 % in the last 6 steps" in every.why
 
 
 def test_15_3_steps_in_which_no_token_has_an_advantage_are_an_alarm_whatever_the_loss_masks(tmp_path: Path) -> None:
