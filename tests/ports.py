@@ -26,6 +26,14 @@ def free_port() -> int:
     raise OSError(f"ports {first} to {first + EACH}: all are in use")
 
 
+def free_ports(count: int) -> list[int]:
+    """So many of them, each another one."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return sorted(found)
+
+
 def _can_be_had(port: int) -> bool:
     with socket.socket() as one:
         try:

@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any
 
 
+def with_port(spawner: Any) -> None:
+    spawner.port = int(os.environ[f"HUB_PORT_OF_{spawner.user.name.upper()}"])
+
+
 def configure(c: Any) -> None:
     port = int(os.environ["HUB_PORT"])
     c.JupyterHub.bind_url = f"http://127.0.0.1:{port}/hubs/x/"
@@ -22,6 +26,8 @@ def configure(c: Any) -> None:
     c.Spawner.cmd = [str(Path(sys.executable).parent / "jupyterhub-singleuser")]
     c.Spawner.args = ["--allow-root", "--LabApp.extension_manager=readonly", "--LabApp.expose_app_in_browser=True"]
     c.Spawner.default_url = "/lab"
+    # The hub's own choice is a port that another process may get before the server has it: then that never begins.
+    c.Spawner.pre_spawn_hook = with_port
     c.Spawner.start_timeout = c.Spawner.http_timeout = 600
     kept = ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "PYTHONPATH")
     c.Spawner.environment = {name: os.environ[name] for name in kept if name in os.environ}

@@ -25,7 +25,7 @@ from tests.browser.conftest import ENDLESS
 from tests.browser.jupyter import another, served
 from tests.jupyter import plugin
 from tests.jupyter.driving import PANEL, await_that, command, layout_saved, row, show, step_of, step_shown
-from tests.ports import free_port
+from tests.ports import free_ports
 from tests.sample_run import sample_rows, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -47,9 +47,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     plugin.install(place)
     for who in ("ann", "bob"):
         write_run(homes / who / "runs" / f"of-{who}", sample_rows(2, 6), project=who, experiment="grpo")
-    ports = [free_port() for _ in range(3)]
+    ports = free_ports(5)
     variables = {
         "HUB_PORT": str(ports[0]), "HUB_PORT_2": str(ports[1]), "HUB_PORT_3": str(ports[2]),
+        "HUB_PORT_OF_ANN": str(ports[3]), "HUB_PORT_OF_BOB": str(ports[4]),
         "HUB_HOMES": str(homes), "HUB_PROXY": str(PROXY), "HUB_TOKEN_OF_ANN": TOKEN_OF_ANN,
         "JUPYTER_CONFIG_PATH": str(place / "config"), "JUPYTER_PATH": str(place / "data"),
     }  # fmt: skip
